@@ -1,0 +1,110 @@
+//! `seqline append`
+
+use std::io::Read;
+
+use seqline::{Actor, NewEvent, Payload};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::cli::{AppendArgs, DatabaseArgs, MemberArgs};
+use crate::failure::Failure;
+use crate::{connect, output};
+
+/// Largest payload that is read from standard input: the most that the database's setting can allow.
+const PAYLOAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
+
+#[derive(Serialize)]
+struct Appended {
+    /// Absent when the role may append but not read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<i64>,
+    id: Uuid,
+}
+
+pub(crate) async fn run(database: &DatabaseArgs, args: AppendArgs) -> Result<(), Failure> {
+    let event = event(&args)?;
+    let pool = connect::pool(&connect::options(database)?, 1).await?;
+    let mut tx = seqline::begin(&pool).await?;
+    let ids = seqline::append(&mut tx, &[event]).await?;
+    seqline::commit(tx).await?;
+    let appended = Appended { seq: seq_of(&pool, ids[0]).await?, id: ids[0] };
+    if args.json {
+        return output::json(&appended);
+    }
+    match appended.seq {
+        Some(seq) => output::line(format!("{seq} {}", appended.id)),
+        None => output::line(appended.id.to_string()),
+    }
+}
+
+async fn seq_of(pool: &sqlx::PgPool, id: Uuid) -> Result<Option<i64>, Failure> {
+    let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
+    match seqline::read::seq_of(&mut connection, id).await {
+        Err(error) if error.sqlstate() == Some("42501") => Ok(None),
+        result => Ok(result?),
+    }
+}
+
+fn event(args: &AppendArgs) -> Result<NewEvent, Failure> {
+    let text = match args.payload.as_str() {
+        "-" => from_stdin()?,
+        text => text.to_owned(),
+    };
+    let payload = if args.strip_nulls { Payload::without_nulls(&text) } else { Payload::from_json(&text) }?;
+    let mut builder = NewEvent::builder(
+        &args.event_type,
+        args.members.resource_kind.as_deref().unwrap_or_default(),
+        &args.members.receive_action,
+    )
+    .payload(payload)
+    .resource_id(args.resource_id.as_deref().unwrap_or_default())
+    .client_msg_id(args.client_msg_id.as_deref().unwrap_or_default())
+    .traceparent(args.traceparent.as_deref().unwrap_or_default())
+    .id(args.id.unwrap_or_default())
+    .truncated(args.truncated);
+    if let Some(version) = args.resource_version {
+        builder = builder.resource_version(version);
+    }
+    Ok(with_members(builder, &args.members)?.build()?)
+}
+
+/// Adds what does not differ between the events of one command.
+pub(crate) fn with_members(
+    builder: seqline::event::NewEventBuilder,
+    members: &MemberArgs,
+) -> Result<seqline::event::NewEventBuilder, Failure> {
+    let builder = builder
+        .schema_version(members.schema_version)
+        .space(members.space.as_deref().unwrap_or_default())
+        .channel(members.channel.as_deref().unwrap_or_default())
+        .thread(members.thread.as_deref().unwrap_or_default())
+        .audience(members.audience.as_deref().unwrap_or_default());
+    let Some(kind) = members.actor_kind.as_deref() else { return Ok(builder) };
+    let id = members.actor_id.clone().unwrap_or_default();
+    let actor = match kind {
+        "user" => Actor::User(id),
+        "agent" => Actor::Agent(id),
+        "app" => Actor::App(id),
+        "system" if id.is_empty() => Actor::System,
+        "system" => {
+            return Err(Failure::Refused(
+                "member actor_principal_id needs an actor_kind of user, agent or app".to_owned(),
+            ));
+        }
+        _ => return Err(Failure::Refused("member actor_kind must be user, agent, app or system".to_owned())),
+    };
+    Ok(builder.actor(actor))
+}
+
+fn from_stdin() -> Result<String, Failure> {
+    let mut text = String::new();
+    std::io::stdin().lock().take(PAYLOAD_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| {
+        Failure::Unavailable(format!("cannot read the payload from standard input: {error}"))
+    })?;
+    if text.len() as u64 > PAYLOAD_BYTES_MAX {
+        return Err(Failure::Refused(
+            "the payload on standard input is larger than any setting allows".to_owned(),
+        ));
+    }
+    Ok(text)
+}

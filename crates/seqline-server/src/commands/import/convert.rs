@@ -1,0 +1,183 @@
+//! From a line to an event: pure.
+
+use std::borrow::Cow;
+
+use seqline::event::NewEventBuilder;
+use seqline::{NewEvent, Payload};
+use serde_json::Value;
+
+use crate::cli::ImportArgs;
+use crate::commands::append::with_members;
+use crate::failure::Failure;
+
+/// How lines become events.
+pub(super) struct Converter {
+    event_type: Source,
+    type_prefix: String,
+    resource_kind: Source,
+    resource_id_pointer: Option<String>,
+    payload_pointer: Option<String>,
+    receive_action: String,
+    strip_nulls: bool,
+    /// Everything that is the same for every line.
+    template: NewEventBuilder,
+}
+
+enum Source {
+    Fixed(String),
+    Pointer(String),
+}
+
+impl Source {
+    /// The command line makes sure that one of the two is given.
+    fn new(fixed: Option<&String>, pointer: Option<&String>) -> Result<Self, Failure> {
+        match pointer {
+            Some(pointer) => Ok(Self::Pointer(checked(pointer)?)),
+            None => Ok(Self::Fixed(fixed.cloned().unwrap_or_default())),
+        }
+    }
+
+    fn get<'a>(&'a self, line: &'a Value, what: &str) -> Result<Cow<'a, str>, String> {
+        match self {
+            Self::Fixed(text) => Ok(Cow::Borrowed(text)),
+            Self::Pointer(pointer) => {
+                text_at(line, pointer)?.ok_or_else(|| format!("there is no {what} at {pointer}"))
+            }
+        }
+    }
+}
+
+impl Converter {
+    pub(super) fn new(args: &ImportArgs) -> Result<Self, Failure> {
+        let pointer = |pointer: &Option<String>| pointer.as_ref().map(|pointer| checked(pointer)).transpose();
+        Ok(Self {
+            event_type: Source::new(args.event_type.as_ref(), args.type_pointer.as_ref())?,
+            type_prefix: args.type_prefix.clone().unwrap_or_default(),
+            resource_kind: Source::new(
+                args.members.resource_kind.as_ref(),
+                args.resource_kind_pointer.as_ref(),
+            )?,
+            resource_id_pointer: pointer(&args.resource_id_pointer)?,
+            payload_pointer: pointer(&args.payload_pointer)?,
+            receive_action: args.members.receive_action.clone(),
+            strip_nulls: args.strip_nulls,
+            template: with_members(NewEvent::builder("", "", ""), &args.members)?,
+        })
+    }
+
+    /// The event of a line, or why the line cannot be one. The reason names members and never quotes values.
+    pub(super) fn convert(&self, line: &str) -> Result<NewEvent, String> {
+        if line.trim().is_empty() {
+            return Err("line is empty".to_owned());
+        }
+        let value: Value = serde_json::from_str(line)
+            .map_err(|error| format!("line is not valid JSON (column {})", error.column()))?;
+        let event_type = format!("{}{}", self.type_prefix, self.event_type.get(&value, "type")?);
+        let resource_kind = self.resource_kind.get(&value, "resource kind")?;
+        let resource_id = match &self.resource_id_pointer {
+            Some(pointer) => text_at(&value, pointer)?.unwrap_or_default(),
+            None => Cow::Borrowed(""),
+        };
+        let payload = match &self.payload_pointer {
+            // From the text, so that numbers keep every digit.
+            None => self.payload(line),
+            Some(pointer) => {
+                let found =
+                    value.pointer(pointer).ok_or_else(|| format!("there is no payload at {pointer}"))?;
+                self.payload(&found.to_string())
+            }
+        };
+        self.template
+            .clone()
+            .with_names(event_type, resource_kind.into_owned(), self.receive_action.clone())
+            .resource_id(resource_id)
+            .payload(payload.map_err(|error| error.to_string())?)
+            .build()
+            .map_err(|error| error.to_string())
+    }
+
+    fn payload(&self, json: &str) -> Result<Payload, seqline::InvalidEvent> {
+        if self.strip_nulls { Payload::without_nulls(json) } else { Payload::from_json(json) }
+    }
+}
+
+fn checked(pointer: &str) -> Result<String, Failure> {
+    if pointer.is_empty() || pointer.starts_with('/') {
+        return Ok(pointer.to_owned());
+    }
+    Err(Failure::Usage(format!(
+        "{pointer} is not a JSON pointer: it starts with a slash, such as /event/type"
+    )))
+}
+
+/// A text or a number at a pointer; integer keys are common.
+fn text_at<'a>(value: &'a Value, pointer: &str) -> Result<Option<Cow<'a, str>>, String> {
+    match value.pointer(pointer) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(Cow::Borrowed(text))),
+        Some(Value::Number(number)) => Ok(Some(Cow::Owned(number.to_string()))),
+        Some(_) => Err(format!("the value at {pointer} is neither a string nor a number")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn converter(args: &[&str]) -> Converter {
+        let line = ["seqline", "import", "-"].iter().chain(args);
+        let Command::Import(args) = Cli::parse_from(line).command else { unreachable!("it is an import") };
+        Converter::new(&args).unwrap()
+    }
+
+    #[test]
+    fn members_come_from_arguments_and_pointers() {
+        let converter = converter(&[
+            "--type-pointer",
+            "/event",
+            "--type-prefix",
+            "github.",
+            "--resource-kind",
+            "hook",
+            "--resource-id-pointer",
+            "/payload/id",
+            "--payload-pointer",
+            "/payload",
+            "--strip-nulls",
+        ]);
+        let event = converter.convert(r#"{"event":"push.made","payload":{"id":7,"x":null}}"#).unwrap();
+        assert_eq!(event.event_type(), "github.push.made");
+        assert_eq!(event.payload().as_json(), r#"{"id":7}"#);
+    }
+
+    #[test]
+    fn the_whole_line_is_the_payload_and_keeps_its_digits() {
+        let event = converter(&["--type", "a.b", "--resource-kind", "x"])
+            .convert(r#"{"n":1.000000000000000000001}"#)
+            .unwrap();
+        assert_eq!(event.payload().as_json(), r#"{"n":1.000000000000000000001}"#);
+    }
+
+    #[test]
+    fn a_reason_names_the_place_and_not_the_value() {
+        let converter =
+            converter(&["--type-pointer", "/t", "--resource-kind", "x", "--resource-id-pointer", "/i"]);
+        for (line, reason) in [
+            ("", "line is empty"),
+            ("{secret", "line is not valid JSON (column 2)"),
+            (r#"{"i":1}"#, "there is no type at /t"),
+            (r#"{"t":["secret"]}"#, "the value at /t is neither a string nor a number"),
+            (r#"{"t":"a.b","i":{}}"#, "the value at /i is neither a string nor a number"),
+            (r#"{"t":"a.b","n":null}"#, "payload member /n is null"),
+            (
+                r#"{"t":"secret"}"#,
+                "member type must be two or more lowercase words joined by dots, such as order.created",
+            ),
+        ] {
+            assert_eq!(converter.convert(line).unwrap_err(), reason, "{line}");
+        }
+    }
+}

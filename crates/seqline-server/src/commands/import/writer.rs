@@ -1,0 +1,191 @@
+//! Appends chunks, each in one transaction together with the note that its lines are done.
+
+use std::sync::Arc;
+
+use indicatif::ProgressBar;
+use seqline::{AppendError, Clock, CommitError, DatabaseError, NewEvent};
+use sqlx::{PgPool, PgTransaction};
+use std::time::Duration;
+use tokio::sync::{Mutex, mpsc};
+
+use super::convert::Converter;
+use super::input::Chunk;
+use super::rejects::{Reject, Rejects};
+use crate::failure::Failure;
+use crate::store::import::{self as store, Range};
+
+/// How often a chunk is tried again when the database is busy or away.
+const ATTEMPTS: u32 = 5;
+/// Pause before the first retry; it doubles.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+pub(super) struct Writer {
+    pub(super) pool: PgPool,
+    /// Where progress is kept; `None` for an import that cannot be resumed.
+    pub(super) name: Option<String>,
+    pub(super) converter: Arc<Converter>,
+    pub(super) chunks: Arc<Mutex<mpsc::Receiver<Chunk>>>,
+    pub(super) rejects: Arc<Mutex<Rejects>>,
+    pub(super) progress: ProgressBar,
+}
+
+/// Works until no chunk is left and returns how many lines were imported and rejected.
+pub(super) async fn run(writer: Writer) -> Result<(i64, i64), Failure> {
+    let (mut imported, mut rejected) = (0, 0);
+    loop {
+        let Some(chunk) = writer.chunks.lock().await.recv().await else { return Ok((imported, rejected)) };
+        let bytes = chunk.bytes;
+        let range = writer.do_chunk(chunk).await?;
+        imported += range.imported;
+        rejected += range.rejected;
+        writer.progress.inc(bytes);
+    }
+}
+
+/// How an attempt at a chunk failed.
+enum Attempt {
+    /// The whole chunk may be tried again.
+    Retry(Failure),
+    /// It may have been committed: look before trying again.
+    Unknown(Failure),
+    /// An event was refused by the database: try the events one by one.
+    OneByOne,
+    /// For good.
+    Failed(Failure),
+}
+
+impl Writer {
+    async fn do_chunk(&self, chunk: Chunk) -> Result<Range, Failure> {
+        let (first_line, last_line) = (chunk.first_line, chunk.last_line);
+        let mut rejects = Vec::new();
+        let mut events = Vec::new();
+        for (number, line) in chunk.lines {
+            match line {
+                Err(reason) => rejects.push(Reject { line: number, reason: reason.to_owned(), text: None }),
+                Ok(text) => match self.converter.convert(&text) {
+                    Ok(event) => events.push((number, text, event)),
+                    Err(reason) => rejects.push(Reject { line: number, reason, text: Some(text) }),
+                },
+            }
+        }
+        let mut pause = RETRY_PAUSE;
+        let mut one_by_one = false;
+        let mut attempt = 1;
+        loop {
+            let mut range = Range {
+                first_line,
+                last_line,
+                imported: events.len() as i64,
+                rejected: rejects.len() as i64,
+            };
+            let result = self.attempt(&mut range, &events, &rejects, one_by_one).await;
+            let failure = match result {
+                Ok(()) => return Ok(range),
+                Err(Attempt::OneByOne) => {
+                    one_by_one = true;
+                    continue;
+                }
+                Err(Attempt::Unknown(failure)) => match self.recorded(first_line).await {
+                    Ok(Some(range)) => return Ok(range),
+                    // Without a name there is no note of it: doing it again could double it.
+                    Ok(None) if self.name.is_none() => return Err(failure),
+                    _ => failure,
+                },
+                Err(Attempt::Retry(failure)) => failure,
+                Err(Attempt::Failed(failure)) => return Err(failure),
+            };
+            if attempt == ATTEMPTS {
+                return Err(failure);
+            }
+            attempt += 1;
+            Clock::system().sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    async fn attempt(
+        &self,
+        range: &mut Range,
+        events: &[(i64, String, NewEvent)],
+        rejects: &[Reject],
+        one_by_one: bool,
+    ) -> Result<(), Attempt> {
+        let mut tx = seqline::begin(&self.pool).await.map_err(of_database)?;
+        let late = if one_by_one {
+            self.append_one_by_one(&mut tx, events).await?
+        } else {
+            let all: Vec<NewEvent> = events.iter().map(|(_, _, event)| event.clone()).collect();
+            seqline::append(&mut tx, &all).await.map_err(of_append)?;
+            Vec::new()
+        };
+        range.imported -= late.len() as i64;
+        range.rejected += late.len() as i64;
+        if let Some(name) = &self.name {
+            store::record_range(&mut tx, name, *range).await.map_err(|error| of_database(error.into()))?;
+        }
+        {
+            let mut file = self.rejects.lock().await;
+            file.write(rejects).and_then(|()| file.write(&late)).map_err(Attempt::Failed)?;
+        }
+        seqline::commit(tx).await.map_err(|error| match error {
+            CommitError::Unknown(_) => Attempt::Unknown(error.into()),
+            error if error.is_retryable() => Attempt::Retry(error.into()),
+            error => Attempt::Failed(error.into()),
+        })
+    }
+
+    /// Appends what the database takes and returns the rest.
+    async fn append_one_by_one(
+        &self,
+        tx: &mut PgTransaction<'static>,
+        events: &[(i64, String, NewEvent)],
+    ) -> Result<Vec<Reject>, Attempt> {
+        let failed = |error: sqlx::Error| of_database(error.into());
+        let mut refused = Vec::new();
+        for (line, text, event) in events {
+            store::savepoint(tx).await.map_err(failed)?;
+            match seqline::append(tx, std::slice::from_ref(event)).await {
+                Ok(_) => store::release_savepoint(tx).await.map_err(failed)?,
+                Err(error) => {
+                    let Some(reason) = refusal(&error) else { return Err(of_append(error)) };
+                    store::rollback_to_savepoint(tx).await.map_err(failed)?;
+                    refused.push(Reject { line: *line, reason, text: Some(text.clone()) });
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    async fn recorded(&self, first_line: i64) -> Result<Option<Range>, DatabaseError> {
+        let Some(name) = &self.name else { return Ok(None) };
+        let mut connection = self.pool.acquire().await?;
+        let ranges = store::ranges(&mut connection, name).await?;
+        Ok(ranges.into_iter().find(|range| range.first_line == first_line))
+    }
+}
+
+/// Why the event itself is at fault; `None` when it is not.
+fn refusal(error: &AppendError) -> Option<String> {
+    match error {
+        AppendError::Invalid(_) | AppendError::DuplicateId { .. } => Some(error.to_string()),
+        // Class 22: data that PostgreSQL itself cannot take, a number with too many digits for example.
+        AppendError::Database(error) if error.sqlstate().is_some_and(|code| code.starts_with("22")) => {
+            Some(error.to_string())
+        }
+        _ => None,
+    }
+}
+
+fn of_append(error: AppendError) -> Attempt {
+    if refusal(&error).is_some() {
+        Attempt::OneByOne
+    } else if error.is_retryable() {
+        Attempt::Retry(error.into())
+    } else {
+        Attempt::Failed(error.into())
+    }
+}
+
+fn of_database(error: DatabaseError) -> Attempt {
+    if error.is_retryable() { Attempt::Retry(error.into()) } else { Attempt::Failed(error.into()) }
+}

@@ -1,0 +1,87 @@
+//! `seqline status`
+
+use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+use uuid::Uuid;
+
+use crate::cli::{DatabaseArgs, JsonArgs};
+use crate::failure::Failure;
+use crate::output::grouped;
+use crate::{connect, output};
+
+#[derive(Serialize)]
+struct Report {
+    server_version: String,
+    schema_version: i32,
+    log_id: Uuid,
+    epoch: Uuid,
+    head: i64,
+    min_retained: i64,
+    retained: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    newest_at: Option<String>,
+    partitions: usize,
+    headroom: i64,
+    total_bytes: i64,
+}
+
+pub(crate) async fn run(database: &DatabaseArgs, args: JsonArgs) -> Result<(), Failure> {
+    let mut connection = connect::connect(&connect::options(database)?).await?;
+    let status = seqline::status::status(&mut connection).await?;
+    let known = seqline::migrate::newest_version();
+    if status.schema_version > known {
+        return Err(Failure::Refused(format!(
+            "the schema has version {}, this program knows {known}: use a newer program",
+            status.schema_version
+        )));
+    }
+    let retained = status.retained();
+    if args.json {
+        return output::json(&Report {
+            retained,
+            server_version: status.server_version,
+            schema_version: status.schema_version,
+            log_id: status.log_id,
+            epoch: status.epoch,
+            head: status.head,
+            min_retained: status.min_retained,
+            oldest_at: status.oldest_at.map(rfc3339),
+            newest_at: status.newest_at.map(rfc3339),
+            partitions: status.partitions,
+            headroom: status.headroom,
+            total_bytes: status.total_bytes,
+        });
+    }
+    let at = |at: Option<OffsetDateTime>| at.map_or_else(String::new, |at| format!(" ({})", rfc3339(at)));
+    let schema = match status.schema_version {
+        version if version < known => {
+            format!("version {version}, this program knows {known}: run seqline migrate")
+        }
+        version => format!("version {version}"),
+    };
+    for (name, value) in [
+        ("PostgreSQL", status.server_version.clone()),
+        ("schema", schema),
+        ("log", format!("{} (epoch {})", status.log_id, status.epoch)),
+        ("head", format!("{}{}", grouped(status.head), at(status.newest_at))),
+        ("min retained", format!("{}{}", grouped(status.min_retained), at(status.oldest_at))),
+        ("events", grouped(retained)),
+        ("partitions", format!("{}, room for {} more events", status.partitions, grouped(status.headroom))),
+        ("size", format!("{} bytes", grouped(status.total_bytes))),
+    ] {
+        output::line(format!("{name:<14}{value}"))?;
+    }
+    if status.headroom == 0 {
+        return Err(Failure::Refused(
+            "no partition is left, appends fail: run seqline partitions ensure".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+fn rfc3339(at: OffsetDateTime) -> String {
+    at.format(&Rfc3339).unwrap_or_default()
+}

@@ -1,0 +1,95 @@
+//! `seqline tail`
+
+use std::io::Write;
+
+use futures_util::future::BoxFuture;
+use seqline::envelope::{Delivery, Envelope};
+use seqline::tail::{Sink, SinkError, Start, Tail, TailConfig};
+use seqline::{Clock, StoredEvent, read};
+use time::format_description::well_known::Rfc3339;
+use tokio_util::sync::CancellationToken;
+
+use super::asked_to_stop;
+use crate::cli::{DatabaseArgs, TailArgs};
+use crate::connect;
+use crate::failure::Failure;
+
+pub(crate) async fn run(database: &DatabaseArgs, args: TailArgs) -> Result<(), Failure> {
+    let options = connect::options(database)?;
+    let listen = match &args.listen_url {
+        Some(url) => connect::parse(url)?,
+        None => options.clone(),
+    };
+    let pool = connect::pool(&options, 2).await?;
+    let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
+    let head = read::head(&mut connection).await?;
+    let after = match args.after {
+        Some(after) => after,
+        None => (head - args.last).max(read::min_retained(&mut connection).await? - 1).min(head),
+    };
+    let mut printer = Printer { json: args.json };
+    if !args.follow {
+        let mut position = after;
+        while position < head {
+            let mut page = read::events_after(&mut connection, position, 500).await?;
+            page.retain(|event| event.seq <= head);
+            let Some(last) = page.last() else { break };
+            position = last.seq;
+            printer.print(&page)?;
+        }
+        return match args.after {
+            Some(after) if after > head => Err(Failure::Refused(format!(
+                "position {after} is above the head {head} of the log: it belongs to another history"
+            ))),
+            _ => Ok(()),
+        };
+    }
+    drop(connection);
+    let config =
+        TailConfig { start: Start::After(after), poll_interval: args.poll_interval, ..TailConfig::default() };
+    let tail = Tail::new(pool, listen, config, Clock::system()).await?;
+    let stop = CancellationToken::new();
+    let end = stop.clone();
+    let signals = tokio::spawn(async move {
+        asked_to_stop().await;
+        end.cancel();
+    });
+    let result = tail.run(vec![Box::new(printer)], stop).await;
+    signals.abort();
+    Ok(result?)
+}
+
+struct Printer {
+    json: bool,
+}
+
+impl Printer {
+    fn print(&mut self, events: &[StoredEvent]) -> std::io::Result<()> {
+        let mut out = std::io::stdout().lock();
+        for event in events {
+            if self.json {
+                writeln!(out, "{}", Envelope::new(event, &Delivery::default()).to_json())?;
+            } else {
+                let at = event.occurred_at.format(&Rfc3339).unwrap_or_default();
+                let resource = match &event.resource_id {
+                    Some(id) => format!("{}/{id}", event.resource_kind),
+                    None => event.resource_kind.clone(),
+                };
+                writeln!(
+                    out,
+                    "{}  {at}  {}  {resource}  {}",
+                    event.seq,
+                    event.event_type,
+                    event.payload.as_json()
+                )?;
+            }
+        }
+        out.flush()
+    }
+}
+
+impl Sink for Printer {
+    fn accept<'a>(&'a mut self, batch: &'a [StoredEvent]) -> BoxFuture<'a, Result<(), SinkError>> {
+        Box::pin(async move { Ok(self.print(batch)?) })
+    }
+}

@@ -1,0 +1,149 @@
+//! What the user is told when a command does not succeed: one clear sentence and an exit code.
+
+use std::fmt::Display;
+
+use seqline::migrate::MigrateError;
+use seqline::tail::TailError;
+use seqline::{AppendError, CommitError, DatabaseError, ErrorKind, InvalidEvent, ReadError};
+
+/// Why a command did not do what it was asked for.
+#[derive(Debug)]
+pub enum Failure {
+    /// Something unexpected.
+    Unexpected(String),
+    /// The command line is wrong in a way that its grammar cannot tell.
+    Usage(String),
+    /// The database or a file is not available now.
+    Unavailable(String),
+    /// An event breaks a rule, a right is missing, or versions do not fit.
+    Refused(String),
+    /// Some of it was done.
+    Partly(String),
+    /// The user stopped it.
+    Interrupted(String),
+    /// Nobody reads the output any more. Not worth a word.
+    OutputClosed,
+}
+
+impl Failure {
+    /// The exit code. See the table at the [crate].
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unexpected(_) => 1,
+            Self::Usage(_) => 2,
+            Self::Unavailable(_) => 3,
+            Self::Refused(_) => 4,
+            Self::Partly(_) => 5,
+            Self::Interrupted(_) => 130,
+            Self::OutputClosed => 0,
+        }
+    }
+
+    /// What to say.
+    #[must_use]
+    pub fn message(&self) -> Option<&str> {
+        match self {
+            Self::Unexpected(message)
+            | Self::Usage(message)
+            | Self::Unavailable(message)
+            | Self::Refused(message)
+            | Self::Partly(message)
+            | Self::Interrupted(message) => Some(message),
+            Self::OutputClosed => None,
+        }
+    }
+
+    fn of_kind(kind: ErrorKind, message: impl Display) -> Self {
+        let message = message.to_string();
+        match kind {
+            ErrorKind::Unavailable => Self::Unavailable(message),
+            ErrorKind::ValidationFailed | ErrorKind::Forbidden | ErrorKind::ResyncRequired => {
+                Self::Refused(message)
+            }
+            _ => Self::Unexpected(message),
+        }
+    }
+}
+
+impl From<DatabaseError> for Failure {
+    fn from(error: DatabaseError) -> Self {
+        match error.sqlstate() {
+            // Undefined table, schema or function.
+            Some("42P01" | "3F000" | "42883") => Self::Refused(
+                "this database has no Seqline schema, or an older one: run seqline migrate".to_owned(),
+            ),
+            Some("42501") => Self::Refused(format!(
+                "{error}: the role needs more rights, for example GRANT seqline_app TO it"
+            )),
+            _ if error.is_retryable() => Self::Unavailable(format!("the database is not available: {error}")),
+            _ => Self::Unexpected(error.to_string()),
+        }
+    }
+}
+
+impl From<InvalidEvent> for Failure {
+    fn from(error: InvalidEvent) -> Self {
+        Self::Refused(error.to_string())
+    }
+}
+
+impl From<AppendError> for Failure {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Database(error) => error.into(),
+            error => Self::of_kind(error.kind(), error),
+        }
+    }
+}
+
+impl From<CommitError> for Failure {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::Database(error) => error.into(),
+            error => Self::of_kind(error.kind(), error),
+        }
+    }
+}
+
+impl From<ReadError> for Failure {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Database(error) => error.into(),
+            error => Self::of_kind(error.kind(), error),
+        }
+    }
+}
+
+impl From<TailError> for Failure {
+    fn from(error: TailError) -> Self {
+        match error {
+            TailError::Sink { source, .. } => match source.downcast::<std::io::Error>() {
+                Ok(error) => (*error).into(),
+                Err(source) => Self::Unexpected(source.to_string()),
+            },
+            TailError::Expired { .. } | TailError::AheadOfHead { .. } => Self::Refused(error.to_string()),
+            error => Self::Unexpected(error.to_string()),
+        }
+    }
+}
+
+impl From<MigrateError> for Failure {
+    fn from(error: MigrateError) -> Self {
+        match error {
+            MigrateError::Database(error) => error.into(),
+            error if error.is_retryable() => Self::Unavailable(error.to_string()),
+            error => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+/// Writing to standard output.
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::OutputClosed,
+            _ => Self::Unavailable(format!("cannot write the output: {error}")),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The `seqline` command: try the log, append to it, import into it, follow it, operate it.
+//!
+//! Data goes to standard output, talk to standard error. `--json` works on everything that prints data. Exit codes:
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | something unexpected: please report it |
+//! | 2 | the command line is wrong |
+//! | 3 | the database or a file is not available now: trying again may help |
+//! | 4 | refused: an event breaks a rule, a right is missing, versions do not fit |
+//! | 5 | partly done: some lines of an import were rejected |
+//! | 130 | interrupted |
+//!
+//! Errors are [`failure::Failure`] where the world of the user is to blame, with one clear sentence and a
+//! code; anything else is a bug.
+
+pub mod cli;
+pub mod failure;
+
+mod commands;
+mod connect;
+mod output;
+mod store;
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::{Cli, Command};
+use crate::failure::Failure;
+
+/// Runs the command and turns its outcome into an exit code.
+#[must_use]
+pub fn main(cli: Cli) -> ExitCode {
+    init_logs();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("seqline: cannot start threads: {error}");
+            return ExitCode::from(1);
+        }
+    };
+    match runtime.block_on(Box::pin(run(cli))) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(message) = failure.message() {
+                eprintln!("seqline: {message}");
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Warnings and errors by default, on standard error. `SEQLINE_LOG` takes a filter such as `info`.
+fn init_logs() {
+    let filter = EnvFilter::try_from_env("SEQLINE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .finish();
+    // A second call in one process keeps the first subscriber, which is what is wanted.
+    let _ = tracing::subscriber::set_global_default(subscriber);
+}
+
+async fn run(cli: Cli) -> Result<(), Failure> {
+    let database = cli.database;
+    match cli.command {
+        Command::Up(args) => commands::up::run(&database, args).await,
+        Command::Migrate(args) => commands::migrate::run(&database, args).await,
+        Command::Append(args) => commands::append::run(&database, *args).await,
+        Command::Import(args) => commands::import::run(&database, *args).await,
+        Command::Tail(args) => commands::tail::run(&database, args).await,
+        Command::Status(args) => commands::status::run(&database, args).await,
+        Command::Partitions(args) => commands::partitions::run(&database, args).await,
+    }
+}

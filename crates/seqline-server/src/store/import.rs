@@ -1,0 +1,95 @@
+//! The progress of imports.
+
+use sqlx::{PgConnection, Row};
+
+/// The beginning of the input that an import started with.
+pub(crate) struct InputHead {
+    pub(crate) bytes: i32,
+    pub(crate) sha256: String,
+}
+
+/// Registers an import; a registered one stays as it is.
+pub(crate) async fn register(
+    connection: &mut PgConnection,
+    name: &str,
+    head: &InputHead,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "INSERT INTO seqline.imports (name, head_bytes, head_sha256) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+    )
+    .bind(name)
+    .bind(head.bytes)
+    .bind(&head.sha256)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+pub(crate) async fn registered(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<Option<InputHead>, sqlx::Error> {
+    let row = sqlx::query("SELECT head_bytes, head_sha256 FROM seqline.imports WHERE name = $1")
+        .bind(name)
+        .fetch_optional(connection)
+        .await?;
+    row.map(|row| Ok(InputHead { bytes: row.try_get(0)?, sha256: row.try_get(1)? })).transpose()
+}
+
+/// A range of lines that is done, with how many were imported and rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) first_line: i64,
+    pub(crate) last_line: i64,
+    pub(crate) imported: i64,
+    pub(crate) rejected: i64,
+}
+
+pub(crate) async fn ranges(connection: &mut PgConnection, name: &str) -> Result<Vec<Range>, sqlx::Error> {
+    let rows = sqlx::query(
+        "SELECT first_line, last_line, imported, rejected FROM seqline.import_ranges WHERE name = $1 ORDER BY first_line",
+    )
+    .bind(name)
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Range {
+                first_line: row.try_get(0)?,
+                last_line: row.try_get(1)?,
+                imported: row.try_get(2)?,
+                rejected: row.try_get(3)?,
+            })
+        })
+        .collect()
+}
+
+/// In the transaction that appends the events of these lines. The primary key keeps the same range from being done
+/// twice.
+pub(crate) async fn record_range(
+    connection: &mut PgConnection,
+    name: &str,
+    range: Range,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("INSERT INTO seqline.import_ranges (name, first_line, last_line, imported, rejected) VALUES ($1, $2, $3, $4, $5)")
+        .bind(name)
+        .bind(range.first_line)
+        .bind(range.last_line)
+        .bind(range.imported)
+        .bind(range.rejected)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+pub(crate) async fn savepoint(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("SAVEPOINT seqline_import").execute(connection).await.map(drop)
+}
+
+pub(crate) async fn rollback_to_savepoint(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("ROLLBACK TO SAVEPOINT seqline_import").execute(connection).await.map(drop)
+}
+
+pub(crate) async fn release_savepoint(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("RELEASE SAVEPOINT seqline_import").execute(connection).await.map(drop)
+}

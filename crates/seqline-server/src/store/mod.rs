@@ -1,0 +1,4 @@
+//! All SQL of the command. Each function runs one statement and never begins, commits, sleeps, retries or logs.
+
+pub(crate) mod embedded;
+pub(crate) mod import;

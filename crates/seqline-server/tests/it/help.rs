@@ -1,0 +1,59 @@
+//! What the program says about itself, and about command lines that it does not understand.
+
+use insta::assert_snapshot;
+
+use crate::support::seqline;
+
+#[tokio::test]
+async fn help_is_given_for_every_command() {
+    for command in [
+        "",
+        "up",
+        "migrate",
+        "append",
+        "import",
+        "tail",
+        "status",
+        "partitions",
+        "partitions ensure",
+        "partitions maintain",
+    ] {
+        let help = seqline(command.split_whitespace()).arg("--help").ok().await;
+        assert!(help.is_ascii(), "{help}");
+        assert_snapshot!(format!("help {command}").trim().replace(' ', "-"), help);
+    }
+}
+
+#[tokio::test]
+async fn the_version_is_that_of_the_package() {
+    assert_eq!(seqline(["--version"]).ok().await, concat!("seqline ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[tokio::test]
+async fn a_command_line_that_is_not_understood_ends_with_2_and_prints_no_data() {
+    for line in [
+        "",
+        "nonsense",
+        "append",
+        "tail --after -1",
+        "tail --after 3 --last 3",
+        "tail --poll-interval soon",
+        "migrate --after 3",
+        "append order.created --id 17",
+        "append order.created --actor-id alex",
+        "import -",
+        "import - --type order.created",
+        "import - --type order.created --type-pointer /type --resource-kind order",
+        "import - --type order.created --type-prefix order. --resource-kind order",
+        "import - --type order.created --resource-kind order --writers 0",
+        "import - --type order.created --resource-kind order --writers 65",
+        "import - --type order.created --resource-kind order --batch 0",
+        "partitions maintain --retention -1d",
+        "up --port 70000",
+    ] {
+        let outcome = seqline(line.split_whitespace()).run().await;
+        assert_eq!(outcome.code(), Some(2), "{line}: {outcome:?}");
+        assert_eq!(outcome.stdout, "", "{line}");
+        assert!(outcome.stderr.contains("--help") || outcome.stderr.contains("Usage"), "{line}: {outcome:?}");
+    }
+}

@@ -1,0 +1,14 @@
+//! The `seqline` command, tested as its user sees it: the real program, its exit code, its output and its messages.
+
+mod support;
+
+mod append;
+mod connection;
+mod follow;
+mod help;
+mod import;
+mod migrate;
+mod readme;
+mod status;
+mod tail;
+mod up;

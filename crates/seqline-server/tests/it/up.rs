@@ -1,0 +1,171 @@
+//! `seqline up`
+
+mod embedded;
+mod refusals;
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+use seqline::embedded::PostgresBinaries;
+use seqline_testkit::{Role, TestDb, eventually};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::{DEADLINE, Outcome, Running, Seqline, on, seqline};
+
+/// A place for the data folder and the ready file. PostgreSQL may run as another user, who has to get in.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it can be opened");
+        Self(folder)
+    }
+
+    fn data(&self) -> PathBuf {
+        self.0.path().join("data")
+    }
+
+    fn ready_file(&self) -> PathBuf {
+        self.0.path().join("ready.json")
+    }
+
+    /// `up` with its own server on this place.
+    fn up(&self) -> Seqline {
+        let binaries = PostgresBinaries::find(None).expect("there is a PostgreSQL");
+        self.up_without_binaries().arg("--pg-bin").arg(binaries.dir())
+    }
+
+    fn up_without_binaries(&self) -> Seqline {
+        seqline(["up", "--data-dir"])
+            .arg(self.data())
+            .arg("--ready-file")
+            .arg(self.ready_file())
+            // Away from a checkout with binaries of its own.
+            .current_dir(self.0.path())
+    }
+
+    /// Starts it and waits until it says that it is ready.
+    async fn start(&self, up: Seqline) -> Up {
+        let mut running = up.start();
+        let mut text = String::new();
+        eventually(DEADLINE, "the ready file is there", async || {
+            assert!(!running.has_ended(), "it ended before it was ready");
+            text = std::fs::read_to_string(self.ready_file()).unwrap_or_default();
+            !text.is_empty()
+        })
+        .await;
+        Up { running, ready: serde_json::from_str(&text).expect("the ready file is JSON") }
+    }
+}
+
+/// `up` that is ready.
+struct Up {
+    running: Running,
+    ready: Value,
+}
+
+impl Up {
+    fn url(&self) -> &str {
+        self.ready["database_url"].as_str().expect("there is a URL")
+    }
+
+    fn password(&self) -> String {
+        let (_, rest) = self.url().split_once("://app:").expect("there is a password");
+        rest.split_once('@').expect("there is a host").0.to_owned()
+    }
+
+    fn postgres_pid(&self) -> i32 {
+        self.ready["postgres_pid"].as_i64().and_then(|pid| pid.try_into().ok()).expect("there is a server")
+    }
+
+    /// Appends an event and returns its number.
+    async fn append(&self) -> i64 {
+        let line =
+            seqline(["append", "a.b", "--resource-kind", "x", "--database-url", self.url()]).ok().await;
+        line.split(' ').next().expect("there is a number").parse().expect("it is one")
+    }
+
+    /// Waits until it has maintained partitions.
+    async fn is_at_work(&self) {
+        let pool = sqlx::PgPool::connect(self.url()).await.expect("the server lets its user in");
+        eventually(DEADLINE, "partitions are maintained", async || {
+            let count = sqlx::query_scalar(
+                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%sync_event_log_%' AND pid <> pg_backend_pid()",
+            );
+            count.fetch_one(&pool).await.is_ok_and(|count: i64| count > 0)
+        })
+        .await;
+        pool.close().await;
+    }
+
+    /// Stops it as a service manager does.
+    async fn stop(self) -> Outcome {
+        let postgres = self.postgres_pid();
+        self.running.signal(nix::sys::signal::Signal::SIGTERM);
+        let outcome = self.running.end().await;
+        assert_eq!(outcome.code(), Some(0), "{outcome:?}");
+        assert!(has_ended(postgres), "PostgreSQL is still there");
+        outcome
+    }
+}
+
+fn has_ended(pid: i32) -> bool {
+    kill(Pid::from_raw(pid), None) == Err(Errno::ESRCH)
+}
+
+/// Nothing runs on a data folder that nobody stopped in disorder.
+fn assert_no_server(data: &Path) {
+    assert!(!data.join("pgdata/postmaster.pid").exists(), "a server is running");
+}
+
+#[tokio::test]
+async fn with_a_url_it_migrates_that_database_and_starts_no_server() {
+    let db = TestDb::empty().await;
+    let place = Place::new();
+    let up = place.start(place.up().args(["--database-url", &db.url(Role::Admin)])).await;
+    assert_eq!(up.ready, json!({"database_url": db.url(Role::Admin), "pid": up.running.pid()}));
+    assert_eq!(up.append().await, 1);
+    up.running.signal(nix::sys::signal::Signal::SIGINT);
+    let outcome = up.running.end().await;
+    assert_eq!((outcome.code(), outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
+    let version = seqline::migrate::newest_version();
+    let said =
+        format!("The schema was created (version {version}).\nReady. Press Ctrl-C to stop.\nStopping.\n");
+    assert_eq!(outcome.stderr, said);
+    assert!(!place.data().exists() && !place.ready_file().exists());
+}
+
+#[tokio::test]
+async fn with_a_url_it_applies_retention_and_makes_partitions() {
+    let db = TestDb::new().await;
+    crate::support::small_partitions(&db, 2, 1).await;
+    crate::support::append(&db.app(), 1..=2).await;
+    let place = Place::new();
+    let up = place
+        .start(place.up().args(["--database-url", &db.url(Role::App), "--partition-max-age", "1h"]))
+        .await;
+    let room = async || {
+        let status: Value =
+            serde_json::from_str(&on(&db, Role::App, ["status", "--json"]).run().await.stdout).unwrap();
+        status["headroom"].as_i64().unwrap() > 0
+    };
+    eventually(DEADLINE, "there is room for more events", room).await;
+    up.running.signal(nix::sys::signal::Signal::SIGTERM);
+    assert_eq!(up.running.end().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn with_a_url_of_a_role_that_may_not_migrate_it_says_so_and_ends() {
+    let db = TestDb::new().await;
+    let place = Place::new();
+    let up = place.up().args(["--database-url", &db.url(Role::Nobody)]);
+    let sentence = up.refused(4).await;
+    assert!(sentence.contains("permission denied"), "{sentence}");
+    assert!(!place.ready_file().exists() && !place.data().exists());
+}

@@ -1,0 +1,207 @@
+//! The proof: each promise and what was observed.
+
+use std::collections::BTreeMap;
+
+use seqline::StoredEvent;
+use seqline_testkit::{Record, check};
+use serde_json::Value;
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::chaos::Damage;
+use crate::payloads::Webhook;
+use crate::writers::Work;
+
+/// Faults of one kind that are shown; one is enough to fail.
+const FAULTS_SHOWN: usize = 5;
+
+pub(crate) struct Evidence<'a> {
+    pub(crate) history: Vec<Record>,
+    pub(crate) delivered: Vec<(i64, Uuid)>,
+    pub(crate) log: Vec<StoredEvent>,
+    pub(crate) accounts: BTreeMap<String, i64>,
+    pub(crate) payloads: &'a [Webhook],
+    pub(crate) work: Work,
+    pub(crate) damage: Damage,
+}
+
+/// The whole log up to the head, page by page.
+pub(crate) async fn read_log(connection: &mut PgConnection, head: i64) -> anyhow::Result<Vec<StoredEvent>> {
+    let mut log = Vec::new();
+    let mut after = 0;
+    while after < head {
+        log.extend(seqline::read::events_after(connection, after, 1_000).await?);
+        after = log.last().map_or(head, |event: &StoredEvent| event.seq);
+    }
+    Ok(log)
+}
+
+struct Finding {
+    promise: &'static str,
+    observed: String,
+    faults: Vec<String>,
+}
+
+/// Prints the table and says whether every promise was kept.
+pub(crate) fn print(evidence: &Evidence<'_>) -> bool {
+    let Evidence { work, damage, .. } = evidence;
+    println!(
+        "\n{} transactions committed, {} rolled back, {} failed, {} of unknown outcome, {} savepoints rolled back",
+        work.committed, work.rolled_back, work.failed, work.unknown, work.savepoints_rolled_back
+    );
+    println!(
+        "{} writer backends and {} tail backends terminated, {} server killed with SIGKILL and restarted\n",
+        damage.writers_terminated, damage.tails_terminated, damage.servers_killed
+    );
+    let findings = [
+        history(evidence),
+        delivery(evidence),
+        atomicity(evidence),
+        content(evidence),
+        disturbance(evidence),
+    ];
+    let mut kept = true;
+    for finding in findings {
+        let verdict = if finding.faults.is_empty() { "kept  " } else { "BROKEN" };
+        println!("{verdict}  {}\n        {}", finding.promise, finding.observed);
+        for fault in finding.faults.iter().take(FAULTS_SHOWN) {
+            println!("        {fault}");
+        }
+        kept &= finding.faults.is_empty();
+    }
+    println!("\n{}", if kept { "All promises were kept." } else { "A promise was BROKEN." });
+    kept
+}
+
+fn history(evidence: &Evidence<'_>) -> Finding {
+    let log: Vec<(i64, Uuid)> = evidence.log.iter().map(|event| (event.seq, event.id)).collect();
+    let promise = "Exactly the committed events are in the log, without a hole, and an event comes after all that were committed before its transaction began";
+    match check(&evidence.history, &log, 1) {
+        Ok(summary) => Finding {
+            promise,
+            observed: format!(
+                "seq 1 to {}: {} committed transactions whole and in order, nothing of {} rolled back, {} of {} unknown ones had committed",
+                summary.events,
+                summary.committed,
+                summary.rolled_back,
+                summary.unknown_present,
+                summary.unknown
+            ),
+            faults: Vec::new(),
+        },
+        Err(violations) => Finding {
+            promise,
+            observed: format!("{} violations", violations.len()),
+            faults: violations.iter().map(ToString::to_string).collect(),
+        },
+    }
+}
+
+fn delivery(evidence: &Evidence<'_>) -> Finding {
+    let log: Vec<(i64, Uuid)> = evidence.log.iter().map(|event| (event.seq, event.id)).collect();
+    let mut faults = Vec::new();
+    if let Some(at) =
+        (0..log.len().max(evidence.delivered.len())).find(|at| log.get(*at) != evidence.delivered.get(*at))
+    {
+        faults.push(format!(
+            "delivery {} is {:?}, the log has {:?}",
+            at + 1,
+            evidence.delivered.get(at),
+            log.get(at)
+        ));
+    }
+    Finding {
+        promise: "The tail delivers each event once, in order, whatever happens to its connection",
+        observed: format!("{} delivered, {} in the log", evidence.delivered.len(), log.len()),
+        faults,
+    }
+}
+
+fn atomicity(evidence: &Evidence<'_>) -> Finding {
+    let mut counted: BTreeMap<String, i64> = evidence.accounts.keys().map(|id| (id.clone(), 0)).collect();
+    for event in &evidence.log {
+        *counted.entry(event.resource_id.clone().unwrap_or_default()).or_default() += 1;
+    }
+    let faults = evidence
+        .accounts
+        .iter()
+        .filter(|(id, events)| counted.get(*id) != Some(events))
+        .map(|(id, events)| format!("account {id} counts {events} events, the log has {:?}", counted.get(id)))
+        .collect();
+    Finding {
+        promise: "Business rows and events commit together or not at all",
+        observed: format!("{} accounts count their own events as the log does", evidence.accounts.len()),
+        faults,
+    }
+}
+
+fn content(evidence: &Evidence<'_>) -> Finding {
+    let stripped: Vec<Value> =
+        evidence.payloads.iter().map(|webhook| without_nulls(&webhook.original)).collect();
+    let mut seen = vec![false; stripped.len()];
+    let mut faults = Vec::new();
+    for event in &evidence.log {
+        let which =
+            event.client_msg_id.as_deref().and_then(|id| id.parse::<usize>().ok()).unwrap_or(usize::MAX);
+        let stored: Value = event.payload.deserialize().unwrap_or_default();
+        match stripped.get(which) {
+            Some(expected)
+                if *expected == stored && evidence.payloads[which].event_type == event.event_type =>
+            {
+                seen[which] = true;
+            }
+            _ => faults.push(format!("seq {} differs from the payload it was made from", event.seq)),
+        }
+    }
+    Finding {
+        promise: "What is read is what was appended",
+        observed: format!(
+            "{} events equal their source, {} of {} real payloads occur",
+            evidence.log.len() - faults.len(),
+            seen.iter().filter(|seen| **seen).count(),
+            seen.len()
+        ),
+        faults,
+    }
+}
+
+/// A demonstration in which nothing happened would prove nothing.
+fn disturbance(evidence: &Evidence<'_>) -> Finding {
+    let Evidence { work, damage, .. } = evidence;
+    let faults = [
+        (work.committed > 0, "nothing was committed"),
+        (work.rolled_back > 0, "nothing was rolled back"),
+        (work.savepoints_rolled_back > 0, "no savepoint was rolled back"),
+        (damage.writers_terminated > 0, "no writer was terminated"),
+        (damage.tails_terminated > 0, "no tail was terminated"),
+        (damage.servers_killed > 0, "no server was killed"),
+    ]
+    .into_iter()
+    .filter(|(happened, _)| !happened)
+    .map(|(_, fault)| fault.to_owned())
+    .collect();
+    Finding {
+        promise: "All of that was put to the test",
+        observed: format!(
+            "{} disturbances, {} transactions failed because of them",
+            damage.writers_terminated + damage.tails_terminated + damage.servers_killed,
+            work.failed + work.unknown
+        ),
+        faults,
+    }
+}
+
+/// Written a second time on purpose: the proof must not use what it proves.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => members
+            .iter()
+            .filter(|(_, value)| !value.is_null())
+            .map(|(key, value)| (key.clone(), without_nulls(value)))
+            .collect(),
+        Value::Array(elements) => {
+            elements.iter().filter(|value| !value.is_null()).map(without_nulls).collect()
+        }
+        other => other.clone(),
+    }
+}

@@ -1,0 +1,53 @@
+//! Real servers, real faults and a checker, for tests of Seqline and of what is built on it.
+//!
+//! A test gets a database of its own on a real PostgreSQL, can break the network and kill the server, and at
+//! the end lets a checker decide whether the log kept its promises. No test needs a database that somebody set
+//! up before, and none leaves anything behind: servers and their data go when the test process ends, even
+//! after a `kill -9`.
+//!
+//! ```no_run
+//! # #[tokio::main] async fn main() {
+//! use seqline_testkit::TestDb;
+//!
+//! let db = TestDb::new().await; // migrated, nobody else's
+//! sqlx::query("CREATE TABLE orders (id bigint)").execute(&db.app()).await.unwrap();
+//! # }
+//! ```
+//!
+//! # What to use when
+//!
+//! | module | for |
+//! |---|---|
+//! | [`db`] | a database of one's own, and logins with no more rights than the product needs |
+//! | [`server`] | a server of one's own: to kill it, or to measure with production durability |
+//! | [`proxy`] | a network that is slow, cut, or silent |
+//! | [`history`] | record what writers did |
+//! | [`mod@check`] | compare that with what a reader saw |
+//! | [`wait`] | wait for a condition; tests never sleep |
+//!
+//! # Which PostgreSQL
+//!
+//! The one that `SEQLINE_PG_BIN` names, else the newest that is found on this machine
+//! ([`seqline::embedded::PostgresBinaries::find`]).
+//!
+//! # Failures
+//!
+//! Whatever the kit itself cannot do (no PostgreSQL, a full disk) is a panic that says what to do: a test has
+//! no other use for it.
+
+pub mod db;
+pub mod server;
+
+pub mod proxy;
+
+pub mod check;
+pub mod history;
+
+pub mod wait;
+
+pub use check::{Summary, Violation, check};
+pub use db::{Role, TestDb};
+pub use history::{Attempt, History, Outcome, Record};
+pub use proxy::FaultProxy;
+pub use server::TestServer;
+pub use wait::eventually;

@@ -1,0 +1,6 @@
+//! The kit against real PostgreSQL servers: `SEQLINE_PG_BIN` chooses which.
+
+mod databases;
+mod network;
+mod servers;
+mod supervisor;

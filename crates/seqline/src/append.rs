@@ -1,0 +1,163 @@
+//! The one way into the log.
+//!
+//! [`append`] stages events in the caller's transaction; they get their numbers inside its COMMIT and are gone with its
+//! rollback, savepoints included. It calls the same SQL functions that every other language calls. [`commit`] ends the
+//! transaction and names what can go wrong there, because numbering happens inside COMMIT.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sqlx::{PgPool, PgTransaction};
+use uuid::Uuid;
+
+use crate::error::{AppendError, CommitError, DatabaseError};
+use crate::event::{Draft, NewEvent};
+use crate::limits::{APPEND_STATEMENT_BYTES_MAX, APPEND_STATEMENT_EVENTS_MAX};
+use crate::{store, trace};
+
+/// Begins a transaction.
+///
+/// Use it instead of [`PgPool::begin`]: a `begin()` future that is dropped at the wrong moment puts a connection with an
+/// open transaction back into the pool. This one is cancel safe.
+///
+/// # Errors
+///
+/// [`DatabaseError`] when no connection can be had or the server refuses it.
+pub async fn begin(pool: &PgPool) -> Result<PgTransaction<'static>, DatabaseError> {
+    let pool = pool.clone();
+    #[expect(clippy::disallowed_methods, reason = "on a task of its own it is always driven to its end")]
+    let task = tokio::spawn(async move { pool.begin().await });
+    match task.await {
+        Ok(begun) => Ok(begun?),
+        // Only a runtime that is shutting down cancels the task, and sqlx does not panic here by contract.
+        Err(_) => Err(DatabaseError::from(sqlx::Error::WorkerCrashed)),
+    }
+}
+
+/// Appends events in the order given and returns their ids.
+///
+/// All or nothing: after an error PostgreSQL refuses everything but a rollback, to a savepoint or of the whole
+/// transaction. The transaction must be READ COMMITTED, PostgreSQL's default.
+///
+/// Not cancel safe in the sense of any statement: a dropped future leaves it open whether the events are in the
+/// transaction, so roll it back.
+///
+/// # Errors
+///
+/// [`AppendError::Invalid`] for what only the database can judge (the payload's size), [`AppendError::DuplicateId`],
+/// [`AppendError::Isolation`], or what the database reported.
+pub async fn append(tx: &mut PgTransaction<'_>, events: &[NewEvent]) -> Result<Vec<Uuid>, AppendError> {
+    let current = trace::current_traceparent();
+    if let [event] = events {
+        let draft = &event.0;
+        let traceparent = draft.traceparent.as_deref().or(current.as_deref());
+        return Ok(vec![store::append::append(tx, draft, traceparent).await?]);
+    }
+    let mut ids = Vec::with_capacity(events.len());
+    let mut rest = events;
+    while !rest.is_empty() {
+        let (statement, later) = rest.split_at(statement_length(rest));
+        let members: Vec<Members<'_>> =
+            statement.iter().map(|event| Members::of(&event.0, current.as_deref())).collect();
+        let json = serde_json::to_string(&members).map_err(|error| sqlx::Error::Encode(Box::new(error)))?;
+        ids.extend(store::append::append_batch(tx, &json).await?);
+        rest = later;
+    }
+    Ok(ids)
+}
+
+/// How many of the next events go into one statement: at least one.
+fn statement_length(events: &[NewEvent]) -> usize {
+    let mut bytes = 0;
+    events
+        .iter()
+        .take(APPEND_STATEMENT_EVENTS_MAX)
+        .take_while(|event| {
+            let fits = bytes < APPEND_STATEMENT_BYTES_MAX;
+            bytes += event.0.payload.as_json().len();
+            fits
+        })
+        .count()
+}
+
+/// Commits, which numbers what was appended.
+///
+/// # Errors
+///
+/// See [`CommitError`]: it tells a refusal (nothing happened) from a lost connection (the outcome is unknown). A missing
+/// partition is also logged as an error with the numbers concerned, since every append fails until somebody looks.
+///
+/// Use it instead of the driver's `commit`, which reports success for a transaction in which a statement had failed: PostgreSQL
+/// answers such a COMMIT with a rollback and no error. It costs a round trip to find that out.
+pub async fn commit(mut tx: PgTransaction<'_>) -> Result<(), CommitError> {
+    const IN_FAILED_TRANSACTION: &str = "25P02";
+    if let Err(error) = store::append::touch(&mut tx).await {
+        let error = DatabaseError::from(error);
+        return Err(match error.sqlstate() {
+            Some(IN_FAILED_TRANSACTION) => CommitError::AlreadyFailed,
+            // COMMIT was not sent: whatever it is, nothing happened.
+            _ => CommitError::Database(error),
+        });
+    }
+    let result = tx.commit().await.map_err(CommitError::from);
+    if let Err(CommitError::NoPartition { first_seq, last_seq }) = &result {
+        tracing::error!(first_seq, last_seq, "event log has no partition for the next events");
+    }
+    result
+}
+
+/// An event as `seqline.append_batch` takes it.
+#[derive(Serialize)]
+struct Members<'a> {
+    r#type: &'a str,
+    payload: &'a RawValue,
+    resource_kind: &'a str,
+    receive_action: &'a str,
+    schema_version: i32,
+    truncated: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<Uuid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource_version: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    space_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    channel_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor_kind: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    actor_principal_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    audience_principal_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_msg_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<&'a str>,
+}
+
+impl<'a> Members<'a> {
+    fn of(draft: &'a Draft, current_traceparent: Option<&'a str>) -> Self {
+        Self {
+            r#type: &draft.event_type,
+            payload: draft.payload.raw(),
+            resource_kind: &draft.resource_kind,
+            receive_action: &draft.receive_action,
+            schema_version: draft.schema_version,
+            truncated: draft.truncated,
+            id: draft.id,
+            resource_id: draft.resource_id.as_deref(),
+            resource_version: draft.resource_version,
+            space_id: draft.space_id.as_deref(),
+            channel_id: draft.channel_id.as_deref(),
+            thread_id: draft.thread_id.as_deref(),
+            actor_kind: draft.actor.as_ref().map(|actor| actor.kind()),
+            actor_principal_id: draft.actor.as_ref().and_then(|actor| actor.principal_id()),
+            audience_principal_id: draft.audience_principal_id.as_deref(),
+            client_msg_id: draft.client_msg_id.as_deref(),
+            traceparent: draft.traceparent.as_deref().or(current_traceparent),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! A deadline for every statement of a background component.
+//!
+//! The driver has no TCP keepalive, so a read from a server that vanished without a word waits for ever. Time for
+//! this is always the system's: a manual clock must not make a real network reply late.
+
+use std::future::Future;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::{PgConnection, PgPool, Postgres};
+
+use crate::error::DatabaseError;
+
+/// Runs `future` for at most `limit`.
+pub(crate) async fn within<T, E, F>(limit: Duration, future: F) -> Result<T, E>
+where
+    E: From<DatabaseError>,
+    F: Future<Output = Result<T, E>>,
+{
+    match tokio::time::timeout(limit, future).await {
+        Ok(result) => result,
+        Err(_) => {
+            let late =
+                std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer from the database in time");
+            Err(DatabaseError::from(sqlx::Error::Io(late)).into())
+        }
+    }
+}
+
+/// A pooled connection for one piece of work. Unless [`Lease::done`] says that the work ended well, the connection is
+/// closed and not reused: it may be in the middle of an answer that never comes.
+pub(crate) struct Lease(Option<PoolConnection<Postgres>>);
+
+impl Lease {
+    pub(crate) async fn acquire(pool: &PgPool) -> Result<Self, DatabaseError> {
+        Ok(Self(Some(pool.acquire().await?)))
+    }
+
+    pub(crate) fn connection(&mut self) -> &mut PgConnection {
+        self.0.as_mut().unwrap_or_else(|| unreachable!("a lease holds its connection until it is done"))
+    }
+
+    pub(crate) fn done(mut self) {
+        self.0.take();
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(connection) = &mut self.0 {
+            connection.close_on_drop();
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! A durable, gapless, commit-ordered event log inside your PostgreSQL database.
+//!
+//! An application appends events in the same transaction as its own rows. If that transaction commits, its
+//! events are in the log and have the next numbers of one sequence without holes; if it does not, they
+//! never were. Whoever sees number `k` sees every smaller number that retention has kept.
+//!
+//! ```no_run
+//! use seqline::{NewEvent, Payload};
+//!
+//! # async fn example(pool: sqlx::PgPool) -> Result<(), Box<dyn std::error::Error>> {
+//! let mut tx = seqline::begin(&pool).await?;
+//! sqlx::query("UPDATE orders SET paid = true WHERE id = $1").bind(17_i64).execute(&mut *tx).await?;
+//! let event = NewEvent::builder("order.paid", "order", "any")
+//!     .resource_id("17")
+//!     .payload(Payload::from_json(r#"{"amount": 1250}"#)?)
+//!     .build()?;
+//! seqline::append(&mut tx, &[event]).await?;
+//! seqline::commit(tx).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Modules in reading order
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`event`] | an event before ([`NewEvent`]) and after ([`StoredEvent`]) it has its number |
+//! | [`payload`] | JSON that the log accepts |
+//! | [`append`](mod@append) | the one way in: [`begin`], [`append`](fn@append), [`commit`] |
+//! | [`read`] | pages of the log, its two ends |
+//! | [`envelope`] | the one JSON form in which an event leaves |
+//! | [`tail`] | follow the log and hand it to sinks |
+//! | [`maintenance`] | partitions and retention |
+//! | [`mod@migrate`] | the schema and its versions |
+//! | [`status`] | what an operator wants to know about a log |
+//! | `embedded` | a private PostgreSQL server (feature `embedded`) |
+//!
+//! # Features
+//!
+//! `opentelemetry`: an append takes its correlation id and trace context from the current `tracing` span.
+//! `embedded`: run a private PostgreSQL server from binaries on this machine.
+
+pub mod limits;
+
+pub mod event;
+pub mod payload;
+
+pub mod append;
+pub mod envelope;
+pub mod maintenance;
+pub mod migrate;
+pub mod read;
+pub mod status;
+pub mod tail;
+
+pub mod clock;
+#[cfg(feature = "embedded")]
+pub mod embedded;
+pub mod error;
+
+mod backoff;
+mod deadline;
+mod listen;
+mod store;
+mod trace;
+
+pub use append::{append, begin, commit};
+pub use clock::Clock;
+pub use error::{AppendError, CommitError, DatabaseError, ErrorKind, ReadError};
+pub use event::{Actor, InvalidEvent, NewEvent, Rule, StoredEvent};
+pub use payload::Payload;

@@ -1,0 +1,37 @@
+//! Every bound of the library that is not a setting, with its reason.
+//!
+//! What SQL enforces for every language is in `seqline.settings`; what a process may choose is in the
+//! configuration struct of the component.
+
+use std::time::Duration;
+
+/// Longest name or id, in characters. Integer keys, UUIDs and prefixed ids fit with room to spare, and an
+/// index entry stays far below what PostgreSQL can hold.
+pub const TEXT_CHARACTERS_MAX: usize = 128;
+
+/// Deepest payload, counted in nested objects and arrays. The usual bound of JSON parsers, so that every
+/// reader of the log can parse what was appended.
+pub const PAYLOAD_DEPTH_MAX: usize = 127;
+
+/// Longest path in a message, in characters: enough to find the place, too short to carry a document.
+pub const MESSAGE_PATH_CHARACTERS_MAX: usize = 200;
+
+/// Events in one statement of [`append`](fn@crate::append); larger calls are split. Past this size a statement
+/// gains nothing and its text only costs memory.
+pub const APPEND_STATEMENT_EVENTS_MAX: usize = 1_000;
+
+/// Bytes of payload after which a statement of [`append`](fn@crate::append) takes no further event.
+pub const APPEND_STATEMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Largest page of the log, in events.
+pub const READ_EVENTS_MAX: u32 = 10_000;
+
+/// How long one statement of a background component may take before its connection is given up. There is no
+/// TCP keepalive in the driver, so a read from a vanished server would wait for ever.
+pub const STATEMENT_DEADLINE: Duration = Duration::from_secs(30);
+
+/// How long taking the migration lock may take: another process is migrating then.
+pub const MIGRATE_LOCK_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Pause between two attempts at the migration lock.
+pub const MIGRATE_LOCK_RETRY: Duration = Duration::from_millis(200);

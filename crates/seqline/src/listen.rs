@@ -1,0 +1,98 @@
+//! A connection that listens for commits, for as long as somebody wants to be woken.
+//!
+//! It makes things faster and nothing more: a wake-up says "look now", never what is there. Losing the connection loses
+//! nothing, because whoever waits also polls. After every successful LISTEN it wakes once, since a commit between the
+//! waiter's last look and the LISTEN was announced to nobody. A half-open connection, over which nothing will ever
+//! come, is found out by a heartbeat.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
+use tokio::sync::{Notify, watch};
+
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::deadline::within;
+use crate::error::DatabaseError;
+use crate::store;
+
+/// How to listen.
+pub(crate) struct Listener {
+    pub(crate) options: PgConnectOptions,
+    pub(crate) clock: Clock,
+    pub(crate) backoff: Backoff,
+    pub(crate) heartbeat_interval: Duration,
+    pub(crate) heartbeat_timeout: Duration,
+}
+
+impl Listener {
+    /// Listens until the future is dropped. `wake` coalesces: any number of commits while nobody waits is one wake-up.
+    /// `connected` shows whether LISTEN is in effect.
+    pub(crate) async fn run(mut self, wake: &Notify, connected: &watch::Sender<bool>) -> Infallible {
+        let mut outage_logged = false;
+        loop {
+            match self.connect().await {
+                Ok(listener) => {
+                    self.backoff.reset();
+                    if std::mem::take(&mut outage_logged) {
+                        tracing::info!("event log listener recovered");
+                    }
+                    connected.send_replace(true);
+                    wake.notify_one();
+                    let error = self.receive(listener, wake).await;
+                    connected.send_replace(false);
+                    log_outage(&mut outage_logged, &error);
+                }
+                Err(error) => log_outage(&mut outage_logged, &error),
+            }
+            let pause = self.backoff.next(fastrand::f64());
+            self.clock.sleep(pause).await;
+        }
+    }
+
+    async fn connect(&self) -> Result<PgListener, DatabaseError> {
+        within(self.heartbeat_timeout, async {
+            // A pool of one that nobody else uses: the driver offers notifications only through a pool.
+            let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(self.options.clone());
+            let mut listener = PgListener::connect_with(&pool).await?;
+            listener.eager_reconnect(false);
+            store::listen::listen(&mut listener).await?;
+            Ok(listener)
+        })
+        .await
+    }
+
+    /// Wakes for each notification until the connection fails.
+    async fn receive(&self, mut listener: PgListener, wake: &Notify) -> DatabaseError {
+        loop {
+            let received = self.clock.timeout(self.heartbeat_interval, listener.try_recv()).await;
+            match received {
+                Some(Ok(Some(_))) => wake.notify_one(),
+                Some(Ok(None)) => return lost(),
+                Some(Err(error)) => return error.into(),
+                None => {
+                    let ping = async { Ok(store::listen::ping(&mut listener).await?) };
+                    if let Err(error) = within::<_, DatabaseError, _>(self.heartbeat_timeout, ping).await {
+                        return error;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn lost() -> DatabaseError {
+    sqlx::Error::Io(std::io::Error::new(
+        std::io::ErrorKind::ConnectionAborted,
+        "connection closed by the server",
+    ))
+    .into()
+}
+
+/// Once per outage, however many attempts it takes.
+fn log_outage(logged: &mut bool, error: &DatabaseError) {
+    if !std::mem::replace(logged, true) {
+        tracing::warn!(error = %error, "event log listener lost, polling goes on");
+    }
+}

@@ -1,0 +1,85 @@
+//! The migrations, and the scripts that are made of them.
+
+use sha2::{Digest, Sha256};
+
+const ROLES: &str = include_str!("../../migrations/0000_roles.sql");
+const SCHEMA: &str = include_str!("../../migrations/0000_schema.sql");
+
+pub(crate) struct Migration {
+    pub(crate) version: i32,
+    name: &'static str,
+    sql: &'static str,
+}
+
+pub(crate) const MIGRATIONS: [Migration; 7] = [
+    Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
+    Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
+    Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
+    Migration { version: 4, name: "numbering", sql: include_str!("../../migrations/0004_numbering.sql") },
+    Migration { version: 5, name: "partitions", sql: include_str!("../../migrations/0005_partitions.sql") },
+    Migration { version: 6, name: "grants", sql: include_str!("../../migrations/0006_grants.sql") },
+    Migration { version: 7, name: "import", sql: include_str!("../../migrations/0007_import.sql") },
+];
+
+impl Migration {
+    pub(crate) fn checksum(&self) -> String {
+        Sha256::digest(self.sql).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// Everything after `version` as one transaction. Its text is read with PostgreSQL's own string rules, whatever the
+/// session has set.
+pub(crate) fn transaction(version: i32) -> String {
+    let mut sql = String::from("BEGIN;\nSET LOCAL standard_conforming_strings = on;\n");
+    if version == 0 {
+        sql.push_str(ROLES);
+        sql.push_str(SCHEMA);
+    }
+    sql.push_str("SET LOCAL ROLE seqline_owner;\n");
+    for migration in MIGRATIONS.iter().filter(|migration| migration.version > version) {
+        sql.push_str(&format!(
+            "\n-- Migration {version} ({name})\n{sql}\nINSERT INTO seqline.schema_version (version, name, checksum) VALUES ({version}, '{name}', '{checksum}');\n",
+            version = migration.version,
+            name = migration.name,
+            sql = migration.sql,
+            checksum = migration.checksum(),
+        ));
+    }
+    sql.push_str("COMMIT;\n");
+    sql
+}
+
+/// The same for psql, and then the partitions.
+pub(crate) fn psql_script(version: i32) -> String {
+    format!(
+        "\\set ON_ERROR_STOP on\n{}
+BEGIN;
+SET LOCAL ROLE seqline_owner;
+SELECT seqline.sync_event_log_ensure_partitions(event_log_partition_size, event_log_partitions_ahead, seqline.head())
+FROM seqline.settings;
+COMMIT;
+",
+        transaction(version)
+    )
+}
+
+/// What somebody with more rights has to run so that `user` can migrate `database`.
+pub(crate) fn request(user: &str, database: &str) -> String {
+    let (user, database) = (quote(user), quote(database));
+    format!("{ROLES}\nGRANT seqline_owner TO {user};\nGRANT CREATE ON DATABASE {database} TO {user};\n")
+}
+
+/// An SQL identifier.
+fn quote(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_quoted_as_sql_identifiers() {
+        assert_eq!(quote("a\"b"), "\"a\"\"b\"");
+    }
+}

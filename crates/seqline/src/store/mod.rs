@@ -1,0 +1,12 @@
+//! All SQL of the library outside `migrations/`.
+//!
+//! Each function runs one statement on a connection that the caller gives it. None begins, commits, sleeps, retries
+//! or logs.
+
+pub(crate) mod append;
+pub(crate) mod listen;
+pub(crate) mod migrations;
+pub(crate) mod partitions;
+pub(crate) mod read;
+pub(crate) mod schema;
+pub(crate) mod settings;

@@ -1,0 +1,103 @@
+//! Reading the log.
+
+use serde_json::value::RawValue;
+use sqlx::postgres::PgRow;
+use sqlx::types::Json;
+use sqlx::{PgConnection, Row};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+use crate::event::{StoredEvent, StoredPayload};
+
+pub(crate) async fn head(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.head()").fetch_one(connection).await
+}
+
+pub(crate) async fn min_retained(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.min_retained()").fetch_one(connection).await
+}
+
+pub(crate) async fn seq_of(connection: &mut PgConnection, id: Uuid) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.seq_of($1)").bind(id).fetch_one(connection).await
+}
+
+/// The first number above `after`, however far away. Opens every partition.
+pub(crate) async fn first_after(
+    connection: &mut PgConnection,
+    after: i64,
+) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar("SELECT seq FROM seqline.event_log WHERE seq > $1 ORDER BY seq LIMIT 1")
+        .bind(after)
+        .persistent(false)
+        .fetch_optional(connection)
+        .await
+}
+
+/// When the event with this number was appended, for ages.
+pub(crate) async fn occurred_at(
+    connection: &mut PgConnection,
+    seq: i64,
+) -> Result<Option<OffsetDateTime>, sqlx::Error> {
+    sqlx::query_scalar("SELECT occurred_at FROM seqline.event_log WHERE seq = $1")
+        .bind(seq)
+        .persistent(false)
+        .fetch_optional(connection)
+        .await
+}
+
+/// Up to `limit` events with numbers above `after`, in order.
+///
+/// The upper bound lets planning leave out all partitions but one or two, and not be persistent keeps PostgreSQL from
+/// making a generic plan, which would lock every partition there is. It relies on the log being dense from the position
+/// on, which the caller checks.
+pub(crate) async fn events_after(
+    connection: &mut PgConnection,
+    after: i64,
+    limit: i64,
+) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let rows = sqlx::query(
+        "SELECT seq, id, type, schema_version, occurred_at, permission_version, actor_kind, actor_principal_id,
+                space_id, channel_id, thread_id, resource_kind, resource_id, resource_version,
+                audience_principal_id, receive_action, payload, truncated, client_msg_id, correlation_id,
+                trace_context, redacted_at IS NOT NULL
+         FROM seqline.event_log
+         WHERE seq > $1 AND seq <= $2
+         ORDER BY seq
+         LIMIT $3",
+    )
+    .bind(after)
+    .bind(after.saturating_add(limit))
+    .bind(limit)
+    .persistent(false)
+    .fetch_all(connection)
+    .await?;
+    rows.iter().map(decode).collect()
+}
+
+fn decode(row: &PgRow) -> Result<StoredEvent, sqlx::Error> {
+    let payload: Json<Box<RawValue>> = row.try_get(16)?;
+    Ok(StoredEvent {
+        seq: row.try_get(0)?,
+        id: row.try_get(1)?,
+        event_type: row.try_get(2)?,
+        schema_version: row.try_get(3)?,
+        occurred_at: row.try_get(4)?,
+        permission_version: row.try_get(5)?,
+        actor_kind: row.try_get(6)?,
+        actor_principal_id: row.try_get(7)?,
+        space_id: row.try_get(8)?,
+        channel_id: row.try_get(9)?,
+        thread_id: row.try_get(10)?,
+        resource_kind: row.try_get(11)?,
+        resource_id: row.try_get(12)?,
+        resource_version: row.try_get(13)?,
+        audience_principal_id: row.try_get(14)?,
+        receive_action: row.try_get(15)?,
+        payload: StoredPayload(payload.0),
+        truncated: row.try_get(17)?,
+        client_msg_id: row.try_get(18)?,
+        correlation_id: row.try_get(19)?,
+        trace_context: row.try_get(20)?,
+        redacted: row.try_get(21)?,
+    })
+}

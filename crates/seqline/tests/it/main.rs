@@ -1,0 +1,18 @@
+//! The log, tested from its user's side on a real PostgreSQL, as the roles that the product's migration makes.
+
+mod support;
+
+mod append_rules;
+mod deferred;
+mod isolation;
+mod migrations;
+mod numbering;
+mod partitions;
+mod privileges;
+mod readme;
+mod retention;
+mod scale;
+mod tail;
+mod tidy;
+mod trace;
+mod writers;

@@ -1,0 +1,102 @@
+//! The printed script, for somebody who applies schema changes by hand.
+
+use std::process::{Output, Stdio};
+
+use seqline::embedded::PostgresBinaries;
+use seqline::migrate::script;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use super::*;
+
+/// Runs a script as a person would, if psql was installed with the server, and else without its own commands.
+async fn apply(db: &TestDb, sql: &str) {
+    let psql = PostgresBinaries::find(None).expect("there is a server").dir().join("psql");
+    if psql.exists() {
+        let output = psql_output(&psql, &db.url(Role::Admin), sql).await;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    } else {
+        let plain: String =
+            sql.lines().filter(|line| !line.starts_with('\\')).map(|line| format!("{line}\n")).collect();
+        run(&mut db.connect(Role::Admin).await, &plain).await;
+    }
+}
+
+async fn psql_output(psql: &std::path::Path, url: &str, sql: &str) -> Output {
+    let mut child = Command::new(psql)
+        .args(["--no-psqlrc", "--quiet", "--file=-", url])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("psql starts");
+    let mut stdin = child.stdin.take().expect("it has an input");
+    stdin.write_all(sql.as_bytes()).await.expect("psql reads");
+    drop(stdin);
+    child.wait_with_output().await.expect("psql ends")
+}
+
+#[tokio::test]
+async fn the_script_has_the_same_result_as_a_run() {
+    let (by_hand, by_program) = (TestDb::empty().await, TestDb::empty().await);
+    apply(&by_hand, &script(0)).await;
+    migrate(&mut by_program.connect(Role::Admin).await).await.unwrap();
+    let (mut by_hand, mut by_program) =
+        (by_hand.connect(Role::Admin).await, by_program.connect(Role::Admin).await);
+    assert_eq!(catalog(&mut by_hand).await, catalog(&mut by_program).await);
+    assert_eq!(versions(&mut by_hand).await, versions(&mut by_program).await);
+}
+
+#[tokio::test]
+async fn the_script_makes_the_roles_of_a_fresh_server() {
+    let server = TestServer::fast().await;
+    let db = TestDb::empty_on(&server).await;
+    apply(&db, &script(0)).await;
+    db.grant_roles().await;
+    append(&db.producer(), [1]).await;
+}
+
+#[tokio::test]
+async fn a_run_after_the_script_finds_the_schema_current() {
+    let db = TestDb::empty().await;
+    apply(&db, &script(0)).await;
+    assert_eq!(migrate(&mut db.connect(Role::Admin).await).await.unwrap(), current());
+}
+
+#[tokio::test]
+async fn the_script_of_the_newest_version_changes_nothing() {
+    let db = TestDb::new().await;
+    let mut admin = db.connect(Role::Admin).await;
+    let before = (catalog(&mut admin).await, versions(&mut admin).await);
+    apply(&db, &script(newest_version())).await;
+    assert_eq!((catalog(&mut admin).await, versions(&mut admin).await), before);
+}
+
+#[tokio::test]
+async fn the_scripts_of_a_version_and_of_the_rest_have_the_same_result_as_one() {
+    let db = TestDb::empty().await;
+    // The first half of the whole script, up to a version, and then the script that begins there.
+    let whole = script(0);
+    let half = 4;
+    let at = whole.find(&format!("\n-- Migration {} ", half + 1)).expect("there is a migration after it");
+    apply(&db, &format!("{}COMMIT;\n", &whole[..at])).await;
+    apply(&db, &script(half)).await;
+    let other = TestDb::new().await;
+    let (mut stepwise, mut at_once) = (db.connect(Role::Admin).await, other.connect(Role::Admin).await);
+    assert_eq!(versions(&mut stepwise).await, versions(&mut at_once).await);
+    assert_eq!(catalog(&mut stepwise).await, catalog(&mut at_once).await);
+}
+
+#[tokio::test]
+async fn a_script_that_fails_changes_nothing() {
+    let db = TestDb::empty().await;
+    let mut admin = db.connect(Role::Admin).await;
+    // Somebody's own schema of that name.
+    run(&mut admin, "CREATE SCHEMA seqline; CREATE TABLE seqline.settings (theirs int)").await;
+    let before = catalog(&mut admin).await;
+    let psql = PostgresBinaries::find(None).expect("there is a server").dir().join("psql");
+    if psql.exists() {
+        assert!(!psql_output(&psql, &db.url(Role::Admin), &script(0)).await.status.success());
+    }
+    assert_eq!(catalog(&mut admin).await, before);
+}

@@ -1,0 +1,47 @@
+//! What the tests of the log share.
+
+use seqline::{NewEvent, Payload};
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+/// A valid event of type `test.happened` whose payload is `{"n": n}`.
+pub(crate) fn event(n: i64) -> NewEvent {
+    let payload = Payload::from_json(&format!("{{\"n\": {n}}}")).expect("the payload is an object");
+    NewEvent::builder("test.happened", "test", "any").payload(payload).build().expect("the event is valid")
+}
+
+/// Appends events with these payload numbers in one transaction and returns their ids.
+pub(crate) async fn append(pool: &PgPool, numbers: impl IntoIterator<Item = i64>) -> Vec<Uuid> {
+    let events: Vec<NewEvent> = numbers.into_iter().map(event).collect();
+    let mut tx = seqline::begin(pool).await.expect("a transaction begins");
+    let ids = seqline::append(&mut tx, &events).await.expect("the events are appended");
+    seqline::commit(tx).await.expect("the transaction commits");
+    ids
+}
+
+/// Every number of the log with the id of its event, in order.
+pub(crate) async fn log(connection: &mut PgConnection) -> Vec<(i64, Uuid)> {
+    sqlx::query_as("SELECT seq, id FROM seqline.event_log ORDER BY seq")
+        .fetch_all(connection)
+        .await
+        .expect("the log can be read")
+}
+
+/// The payload numbers in the order of the log.
+pub(crate) async fn numbers(connection: &mut PgConnection) -> Vec<i64> {
+    sqlx::query_scalar("SELECT (payload ->> 'n')::bigint FROM seqline.event_log ORDER BY seq")
+        .fetch_all(connection)
+        .await
+        .expect("the log can be read")
+}
+
+/// Nothing is left behind in the staging tables, whatever happened.
+pub(crate) async fn assert_nothing_staged(admin: &mut PgConnection) {
+    let staged: (i64, i64) = sqlx::query_as(
+        "SELECT (SELECT count(*) FROM seqline.pending_events), (SELECT count(*) FROM seqline.pending_transactions)",
+    )
+    .fetch_one(admin)
+    .await
+    .expect("the owner's tables can be read by a superuser");
+    assert_eq!(staged, (0, 0), "staged events and markers");
+}

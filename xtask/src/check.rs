@@ -1,0 +1,33 @@
+//! The `check` task: what can be said about the code without running it.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::run::Steps;
+use crate::workspace::Workspace;
+use crate::{setup, sources};
+
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    let deny = sources::cargo_deny();
+    setup::prepare(workspace, &[&deny])?;
+    let deny = deny.path(&workspace.dev());
+
+    let steps = Steps::start();
+    steps.run("format", &mut workspace.cargo(["fmt", "--all", "--check"]))?;
+    let lints = ["--workspace", "--all-targets", "--all-features", "--locked", "--", "-D", "warnings"];
+    steps.run("lints", workspace.cargo(["clippy"]).args(lints))?;
+    let documentation = ["--workspace", "--no-deps", "--all-features", "--locked"];
+    steps.run(
+        "documentation",
+        workspace.cargo(["doc"]).args(documentation).env("RUSTDOCFLAGS", "-D warnings"),
+    )?;
+    // Advisories are left out: see deny.toml.
+    let checks = ["check", "--hide-inclusion-graph", "licenses", "bans", "sources"];
+    steps.run(
+        "dependencies",
+        Command::new(deny).args(["--all-features", "--locked"]).args(checks).current_dir(workspace.root()),
+    )?;
+    steps.finish("check: all is well");
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! The `up`, `demo` and `bench` tasks: xtask prepares, then becomes the program.
+
+use std::ffi::OsString;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::sources::Source;
+use crate::workspace::Workspace;
+use crate::{run, setup, sources};
+
+pub(crate) fn up(workspace: &Workspace, args: &[OsString]) -> Result<()> {
+    let postgresql = sources::postgresql(sources::DEFAULT_MAJOR)?;
+    setup::prepare(workspace, &[&postgresql])?;
+    let up =
+        workspace.cargo(["run", "--locked", "--package", "seqline-server", "--bin", "seqline", "--", "up"]);
+    run::become_command(with_environment(up, workspace, &postgresql, None).args(args))
+}
+
+/// Runs the demo in the dev profile: a developer has most of it compiled already.
+pub(crate) fn demo(workspace: &Workspace, args: &[OsString]) -> Result<()> {
+    let postgresql = sources::postgresql(sources::DEFAULT_MAJOR)?;
+    let payloads = sources::webhooks_examples()?;
+    setup::prepare(workspace, &[&postgresql, &payloads])?;
+    let demo =
+        workspace.cargo(["run", "--locked", "--package", "seqline-testkit", "--example", "demo", "--"]);
+    run::become_command(with_environment(demo, workspace, &postgresql, Some(&payloads)).args(args))
+}
+
+/// Runs a benchmark in the release profile: anything else would measure the compiler's debug checks.
+pub(crate) fn bench(workspace: &Workspace, name: &str, args: &[OsString]) -> Result<()> {
+    let postgresql = sources::postgresql(sources::DEFAULT_MAJOR)?;
+    setup::prepare(workspace, &[&postgresql])?;
+    let bench = workspace.cargo([
+        "run",
+        "--locked",
+        "--release",
+        "--package",
+        "seqline-testkit",
+        "--example",
+        name,
+        "--",
+    ]);
+    run::become_command(with_environment(bench, workspace, &postgresql, None).args(args))
+}
+
+/// Tells a program where PostgreSQL and the payloads are, in absolute paths.
+pub(crate) fn with_environment(
+    mut command: Command,
+    workspace: &Workspace,
+    postgresql: &Source,
+    payloads: Option<&Source>,
+) -> Command {
+    let dev = workspace.dev();
+    command.env("SEQLINE_PG_BIN", postgresql.path(&dev));
+    if let Some(payloads) = payloads {
+        command.env("SEQLINE_WEBHOOKS_EXAMPLES", payloads.path(&dev));
+    }
+    command
+}

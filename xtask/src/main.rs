@@ -1,0 +1,129 @@
+//! Everything a developer of Seqline runs: `cargo xtask --help` lists it.
+//!
+//! Each task works from any folder of the checkout and on a fresh machine: it first brings in what it needs and
+//! this machine does not have. What is brought in is pinned by version and SHA-256 and stays inside `.dev/`.
+
+mod check;
+mod fetch;
+mod launch;
+mod pins;
+mod prerequisites;
+mod run;
+#[cfg(test)]
+mod scratch;
+mod setup;
+mod sources;
+mod test;
+mod workspace;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// Tasks for developing Seqline
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", after_help = ENVIRONMENT)]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+const ENVIRONMENT: &str = "\
+Environment:
+  SEQLINE_PG_BIN             Folder with `postgres` and `initdb` to use instead of the pinned PostgreSQL 18
+  SEQLINE_PG<MAJOR>_BIN      The same for `test --pg <MAJOR>`, for example SEQLINE_PG15_BIN
+  SEQLINE_WEBHOOKS_EXAMPLES  File to use instead of the pinned webhook payloads";
+
+#[derive(Subcommand)]
+enum Task {
+    /// Fetch the pinned PostgreSQL, webhook payloads and cargo-deny into .dev/
+    ///
+    /// The other tasks do this themselves when they need it. A second run only looks and returns at once.
+    Setup,
+    /// Run `seqline up`: the server on a PostgreSQL of its own
+    ///
+    /// Runs in the root of the checkout. `cargo xtask up -- --help` shows the options of `seqline up`.
+    Up {
+        /// Arguments of `seqline up`
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
+    /// Play real webhook payloads through the whole product and show what happens
+    Demo {
+        /// Arguments of the demo; `cargo xtask demo -- --help` shows them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
+    /// Measure on a server with production durability, beside a baseline
+    Bench {
+        /// What to measure
+        what: Bench,
+        /// Arguments of the benchmark, for example --seconds 5
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
+    /// Build everything and run all tests against a real PostgreSQL
+    Test {
+        /// Major version of PostgreSQL; with another one than 18 only the log's own tests run
+        #[arg(long, value_name = "MAJOR", default_value_t = sources::DEFAULT_MAJOR)]
+        pg: u32,
+        /// Arguments of the test programs, for example a part of a test's name
+        #[arg(last = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
+    /// Check format, lints, documentation, licences and dependencies
+    Check,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Bench {
+    /// What appending to the log costs
+    Log,
+}
+
+impl Bench {
+    /// The example of the testkit that measures it.
+    fn example(self) -> &'static str {
+        match self {
+            Self::Log => "bench_log",
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match dispatch(Cli::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(task: Task) -> Result<()> {
+    let workspace = Workspace::locate()?;
+    match task {
+        Task::Setup => setup::everything(&workspace),
+        Task::Up { args } => launch::up(&workspace, &args),
+        Task::Demo { args } => launch::demo(&workspace, &args),
+        Task::Bench { what, args } => launch::bench(&workspace, what.example(), &args),
+        Task::Test { pg, args } => test::test(&workspace, pg, &args),
+        Task::Check => check::check(&workspace),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

