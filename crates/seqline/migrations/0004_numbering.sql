@@ -37,6 +37,9 @@ BEGIN
 
     SELECT numbering_lock_timeout_ms INTO v_lock_timeout_ms FROM seqline.settings;
     PERFORM set_config('lock_timeout', v_lock_timeout_ms || 'ms', true);
+    -- The log itself first, so that whoever holds the numbering lock waits for nothing: a detach of a partition
+    -- is waited for here, where nobody else has to wait too.
+    LOCK TABLE ONLY seqline.event_log IN ROW EXCLUSIVE MODE;
     BEGIN
         LOCK TABLE seqline.numbering IN EXCLUSIVE MODE;
     EXCEPTION WHEN lock_not_available THEN
@@ -81,6 +84,11 @@ BEGIN
         s.resource_version, s.audience_principal_id, s.receive_action, s.payload, s.truncated, s.client_msg_id,
         s.correlation_id, s.trace_context
     FROM staged s;
+    -- An asynchronous commit is visible before it is durable. A reader could be given an event that a crash
+    -- takes back, and the next event would get its number. The value lasts until this transaction ends.
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
     PERFORM pg_notify('event_log', (v_head + v_count)::text);
 END
 $$;

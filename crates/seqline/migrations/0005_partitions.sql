@@ -166,8 +166,8 @@ BEGIN
     IF v_opened_long_ago IS NOT TRUE THEN
         RETURN false;
     END IF;
-    LOCK TABLE seqline.numbering IN EXCLUSIVE MODE;
-    -- The head that counts: nobody moves it any more.
+    -- Appends take a lock on the log before they are numbered, so from here on nobody moves the head.
+    LOCK TABLE ONLY seqline.event_log IN ACCESS EXCLUSIVE MODE;
     v_head := seqline.head();
     IF v_head >= v_part.upper_bound - 1 THEN
         RETURN false;

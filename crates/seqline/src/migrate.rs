@@ -178,9 +178,12 @@ async fn as_owner<T>(
     if !facts.may_act_as_owner {
         return Ok(work(connection).await?);
     }
-    schema::become_owner(connection).await?;
+    schema::begin_as_owner(connection).await?;
     let result = work(connection).await;
-    schema::become_self(connection).await?;
+    match &result {
+        Ok(_) => schema::commit(connection).await?,
+        Err(_) => schema::roll_back(connection).await?,
+    }
     Ok(result?)
 }
 

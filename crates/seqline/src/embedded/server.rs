@@ -38,7 +38,8 @@ const PORT_TRIES: usize = 5;
 pub enum Durability {
     /// As in production: `fsync`, `synchronous_commit` and `full_page_writes` are on.
     Durable,
-    /// All three are off: faster, and a crash of the machine loses the data. For tests.
+    /// All three are off: faster, and a crash of the server loses acknowledged commits, one of the machine all data. For
+    /// tests.
     Fast,
 }
 

@@ -104,11 +104,11 @@ pub(crate) async fn roll_back(connection: &mut PgConnection) -> Result<(), sqlx:
     sqlx::raw_sql("ROLLBACK").execute(connection).await.map(drop)
 }
 
-pub(crate) async fn become_owner(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql("SET ROLE seqline_owner").execute(connection).await.map(drop)
+/// The role ends with the transaction.
+pub(crate) async fn begin_as_owner(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("BEGIN; SET LOCAL ROLE seqline_owner").execute(connection).await.map(drop)
 }
 
-/// Back to the role that the connection began with.
-pub(crate) async fn become_self(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql("RESET ROLE").execute(connection).await.map(drop)
+pub(crate) async fn commit(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("COMMIT").execute(connection).await.map(drop)
 }

@@ -114,6 +114,51 @@ async fn a_lock_timeout_of_the_session_does_not_shorten_the_wait() {
 }
 
 #[tokio::test]
+async fn a_unit_that_waited_goes_on_where_the_other_has_stopped() {
+    let db = TestDb::new().await;
+    // Keeps a unit in COMMIT, when it has its numbers, until the test lets it go.
+    sqlx::raw_sql(
+        "CREATE TABLE slow (pass int NOT NULL DEFAULT 0);
+         CREATE FUNCTION wait_late() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             IF NEW.pass < 20 THEN
+                 UPDATE slow SET pass = NEW.pass + 1 WHERE ctid = NEW.ctid;
+             ELSE
+                 PERFORM pg_advisory_xact_lock(1);
+             END IF;
+             RETURN NULL;
+         END
+         $$;
+         CREATE CONSTRAINT TRIGGER wait_late AFTER INSERT OR UPDATE ON slow
+             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_late();",
+    )
+    .execute(&db.app())
+    .await
+    .unwrap();
+    let mut gate = db.connect(Role::App).await;
+    sqlx::raw_sql("SELECT pg_advisory_lock(1)").execute(&mut gate).await.unwrap();
+
+    let mut first = seqline::begin(&db.app()).await.unwrap();
+    sqlx::raw_sql("INSERT INTO slow DEFAULT VALUES").execute(&mut *first).await.unwrap();
+    seqline::append(&mut first, &[event(1), event(2)]).await.unwrap();
+    let first_pid = backend_pid(&mut first).await;
+    let first = tokio::spawn(seqline::commit(first));
+    until_blocked(&db.admin(), first_pid).await;
+    assert!(locks_numbering(&mut gate, first_pid).await);
+
+    let mut second = seqline::begin(&db.app()).await.unwrap();
+    seqline::append(&mut second, &[event(3)]).await.unwrap();
+    let second_pid = backend_pid(&mut second).await;
+    let second = tokio::spawn(seqline::commit(second));
+    until_blocked(&db.admin(), second_pid).await;
+
+    gate.close().await.unwrap();
+    first.await.unwrap().unwrap();
+    second.await.unwrap().unwrap();
+    assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, [1, 2, 3]);
+}
+
+#[tokio::test]
 async fn an_open_transaction_that_appended_does_not_hold_the_lock() {
     let db = TestDb::new().await;
     let mut tx = seqline::begin(&db.app()).await.unwrap();
