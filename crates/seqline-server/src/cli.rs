@@ -162,8 +162,8 @@ pub struct ImportArgs {
     /// JSON pointer to the type in each line, such as /event
     #[arg(long, value_name = "POINTER")]
     pub type_pointer: Option<String>,
-    /// Text before the type that a pointer finds, such as github.
-    #[arg(long, value_name = "TEXT", requires = "type_pointer")]
+    /// Text before the type that a pointer finds ("github." makes push github.push)
+    #[arg(long, value_name = "TEXT", requires = "type_pointer", conflicts_with = "event_type")]
     pub type_prefix: Option<String>,
     /// JSON pointer to the resource's kind in each line
     #[arg(

@@ -15,11 +15,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The URL as given, from the option, SEQLINE_DATABASE_URL or DATABASE_URL.
 pub(crate) fn given_url(args: &DatabaseArgs) -> Option<String> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|url| !url.is_empty());
     args.database_url
         .clone()
-        .or_else(|| std::env::var("SEQLINE_DATABASE_URL").ok())
-        .or_else(|| std::env::var("DATABASE_URL").ok())
-        .filter(|url| !url.is_empty())
+        .or_else(|| variable("SEQLINE_DATABASE_URL"))
+        .or_else(|| variable("DATABASE_URL"))
 }
 
 pub(crate) fn options(args: &DatabaseArgs) -> Result<PgConnectOptions, Failure> {

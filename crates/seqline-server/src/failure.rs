@@ -74,7 +74,7 @@ impl From<DatabaseError> for Failure {
                 "this database has no Seqline schema, or an older one: run seqline migrate".to_owned(),
             ),
             Some("42501") => Self::Refused(format!(
-                "{error}: the role needs more rights, for example GRANT seqline_app TO it"
+                "{error}: grant this role seqline_app, or seqline_producer to append and seqline_reader to read"
             )),
             _ if error.is_retryable() => Self::Unavailable(format!("the database is not available: {error}")),
             _ => Self::Unexpected(error.to_string()),
@@ -101,6 +101,9 @@ impl From<CommitError> for Failure {
     fn from(error: CommitError) -> Self {
         match error {
             CommitError::Database(error) => error.into(),
+            CommitError::NoPartition { first_seq, last_seq } => Self::Unavailable(format!(
+                "no partition of the event log for seq {first_seq} to {last_seq}: run seqline partitions ensure and try again"
+            )),
             error => Self::of_kind(error.kind(), error),
         }
     }

@@ -53,9 +53,11 @@ pub fn main(cli: Cli) -> ExitCode {
     }
 }
 
-/// Warnings and errors by default, on standard error. `SEQLINE_LOG` takes a filter such as `info`.
+/// Warnings and errors by default, on standard error, but for what the command itself says in its one sentence. `SEQLINE_LOG`
+/// takes a filter such as `info`.
 fn init_logs() {
-    let filter = EnvFilter::try_from_env("SEQLINE_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_env("SEQLINE_LOG")
+        .unwrap_or_else(|_| EnvFilter::new("warn,seqline::append=off,sqlx=off"));
     let subscriber = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -5,6 +5,8 @@ CREATE TABLE seqline.imports (
     -- The beginning of the input, to notice another file under the same name.
     head_bytes integer NOT NULL,
     head_sha256 text NOT NULL,
+    -- The run that may go on. Each run takes over with an id of its own, and waits for the transactions of the one before.
+    run_id uuid NOT NULL,
     started_at timestamptz NOT NULL DEFAULT now()
 );
 
@@ -18,3 +20,4 @@ CREATE TABLE seqline.import_ranges (
 );
 
 GRANT SELECT, INSERT, DELETE ON seqline.imports, seqline.import_ranges TO seqline_app;
+GRANT UPDATE (run_id) ON seqline.imports TO seqline_app;

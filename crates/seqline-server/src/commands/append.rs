@@ -97,8 +97,8 @@ pub(crate) fn with_members(
 }
 
 fn from_stdin() -> Result<String, Failure> {
-    let mut text = String::new();
-    std::io::stdin().lock().take(PAYLOAD_BYTES_MAX + 1).read_to_string(&mut text).map_err(|error| {
+    let mut text = Vec::new();
+    std::io::stdin().lock().take(PAYLOAD_BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| {
         Failure::Unavailable(format!("cannot read the payload from standard input: {error}"))
     })?;
     if text.len() as u64 > PAYLOAD_BYTES_MAX {
@@ -106,5 +106,6 @@ fn from_stdin() -> Result<String, Failure> {
             "the payload on standard input is larger than any setting allows".to_owned(),
         ));
     }
-    Ok(text)
+    String::from_utf8(text)
+        .map_err(|_| Failure::Refused("the payload on standard input is not UTF-8".to_owned()))
 }

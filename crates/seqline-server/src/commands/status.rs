@@ -40,7 +40,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: JsonArgs) -> Result<(), F
     }
     let retained = status.retained();
     if args.json {
-        return output::json(&Report {
+        output::json(&Report {
             retained,
             server_version: status.server_version,
             schema_version: status.schema_version,
@@ -53,7 +53,8 @@ pub(crate) async fn run(database: &DatabaseArgs, args: JsonArgs) -> Result<(), F
             partitions: status.partitions,
             headroom: status.headroom,
             total_bytes: status.total_bytes,
-        });
+        })?;
+        return room(status.headroom);
     }
     let at = |at: Option<OffsetDateTime>| at.map_or_else(String::new, |at| format!(" ({})", rfc3339(at)));
     let schema = match status.schema_version {
@@ -74,7 +75,11 @@ pub(crate) async fn run(database: &DatabaseArgs, args: JsonArgs) -> Result<(), F
     ] {
         output::line(format!("{name:<14}{value}"))?;
     }
-    if status.headroom == 0 {
+    room(status.headroom)
+}
+
+fn room(headroom: i64) -> Result<(), Failure> {
+    if headroom == 0 {
         return Err(Failure::Refused(
             "no partition is left, appends fail: run seqline partitions ensure".to_owned(),
         ));

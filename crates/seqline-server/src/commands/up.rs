@@ -16,7 +16,7 @@ use serde::Serialize;
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 
-use super::{asked_to_stop, file_failure};
+use super::{Stop, asked_to_stop, file_failure};
 use crate::cli::{DatabaseArgs, UpArgs};
 use crate::failure::Failure;
 use crate::{connect, store};
@@ -33,24 +33,25 @@ struct Ready<'a> {
 }
 
 pub(crate) async fn run(database: &DatabaseArgs, args: UpArgs) -> Result<(), Failure> {
+    let mut stop = asked_to_stop();
     match connect::given_url(database) {
-        Some(url) => on_given_database(&url, &args).await,
-        None => on_embedded_server(&args).await,
+        Some(url) => on_given_database(&url, &args, &mut stop).await,
+        None => on_embedded_server(&args, &mut stop).await,
     }
 }
 
-async fn on_given_database(url: &str, args: &UpArgs) -> Result<(), Failure> {
+async fn on_given_database(url: &str, args: &UpArgs, stop: &mut Stop) -> Result<(), Failure> {
     let options = connect::parse(url)?;
     let migrated = migrate(&mut connect::connect(&options).await?).await?;
     say_schema(migrated);
     let ready = ready_file(args, &Ready { database_url: url, pid: std::process::id(), postgres_pid: None })?;
     eprintln!("Ready. Press Ctrl-C to stop.");
-    let result = serve(&options, args, None).await;
+    let result = serve(&options, args, None, stop).await;
     remove(ready);
     result
 }
 
-async fn on_embedded_server(args: &UpArgs) -> Result<(), Failure> {
+async fn on_embedded_server(args: &UpArgs, stop: &mut Stop) -> Result<(), Failure> {
     let data_dir = match &args.data_dir {
         Some(dir) => dir.clone(),
         None => default_data_dir()?,
@@ -61,13 +62,16 @@ async fn on_embedded_server(args: &UpArgs) -> Result<(), Failure> {
         durability: Durability::Durable,
         ..ServerConfig::new(binaries, &data_dir)
     };
-    let mut server = PostgresServer::start(config).await.map_err(embedded_failure)?;
-    let result = with_server(&mut server, args).await;
+    let mut server = tokio::select! {
+        started = PostgresServer::start(config) => started.map_err(embedded_failure)?,
+        () = &mut *stop => { eprintln!("Stopping."); return Ok(()) }
+    };
+    let result = with_server(&mut server, args, stop).await;
     let stopped = server.stop().await.map_err(embedded_failure);
     result.and(stopped)
 }
 
-async fn with_server(server: &mut PostgresServer, args: &UpArgs) -> Result<(), Failure> {
+async fn with_server(server: &mut PostgresServer, args: &UpArgs, stop: &mut Stop) -> Result<(), Failure> {
     let password = random_password()?;
     let (options, migrated) = prepare(server, &password).await?;
     let user = store::embedded::USER;
@@ -88,13 +92,14 @@ async fn with_server(server: &mut PostgresServer, args: &UpArgs) -> Result<(), F
             pid: std::process::id(),
             postgres_pid: server.postmaster_pid(),
         },
-    )?;
+    )
+    .inspect_err(|_| remove(Some(url_file.clone())))?;
     let program = program();
     eprintln!(
         "Ready. In another terminal:\n\n  export SEQLINE_DATABASE_URL=\"$(cat '{}')\"\n  {program} append order.created --resource-kind order --payload '{{\"total\": 12.5}}'\n  {program} tail --follow\n\nPress Ctrl-C to stop.",
         url_file.display()
     );
-    let result = serve(&options, args, Some(server)).await;
+    let result = serve(&options, args, Some(server), stop).await;
     remove(Some(url_file));
     remove(ready);
     result
@@ -125,6 +130,7 @@ async fn serve(
     options: &PgConnectOptions,
     args: &UpArgs,
     server: Option<&mut PostgresServer>,
+    stop: &mut Stop,
 ) -> Result<(), Failure> {
     let pool = connect::pool(options, 1).await?;
     let clock = Clock::system();
@@ -144,7 +150,7 @@ async fn serve(
         }
     };
     tokio::select! {
-        () = asked_to_stop() => {
+        () = stop => {
             eprintln!("Stopping.");
             Ok(())
         }
@@ -230,5 +236,10 @@ fn remove(path: Option<PathBuf>) {
 }
 
 fn embedded_failure(error: EmbeddedError) -> Failure {
-    Failure::Unavailable(error.to_string())
+    match error {
+        EmbeddedError::OtherMajor { .. } | EmbeddedError::TooOld { .. } | EmbeddedError::NotOurs { .. } => {
+            Failure::Refused(error.to_string())
+        }
+        error => Failure::Unavailable(error.to_string()),
+    }
 }

@@ -1,6 +1,7 @@
 //! The progress of imports.
 
 use sqlx::{PgConnection, Row};
+use uuid::Uuid;
 
 /// The beginning of the input that an import started with.
 pub(crate) struct InputHead {
@@ -13,16 +14,46 @@ pub(crate) async fn register(
     connection: &mut PgConnection,
     name: &str,
     head: &InputHead,
+    run: Uuid,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "INSERT INTO seqline.imports (name, head_bytes, head_sha256) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING",
+        "INSERT INTO seqline.imports (name, head_bytes, head_sha256, run_id) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
     )
     .bind(name)
     .bind(head.bytes)
     .bind(&head.sha256)
+    .bind(run)
     .execute(connection)
     .await
     .map(drop)
+}
+
+/// Takes the import over: waits for the transactions of other runs that are under way, and makes their next ones fail.
+pub(crate) async fn take_over(
+    connection: &mut PgConnection,
+    name: &str,
+    run: Uuid,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("UPDATE seqline.imports SET run_id = $2 WHERE name = $1")
+        .bind(name)
+        .bind(run)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+/// Whether the import still belongs to this run, which holds until the end of the transaction.
+pub(crate) async fn belongs_to(
+    connection: &mut PgConnection,
+    name: &str,
+    run: Uuid,
+) -> Result<bool, sqlx::Error> {
+    let row = sqlx::query("SELECT FROM seqline.imports WHERE name = $1 AND run_id = $2 FOR SHARE")
+        .bind(name)
+        .bind(run)
+        .fetch_optional(connection)
+        .await?;
+    Ok(row.is_some())
 }
 
 pub(crate) async fn registered(

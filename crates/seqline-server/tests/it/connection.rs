@@ -119,7 +119,7 @@ async fn a_role_without_rights_is_told_what_it_needs() {
     for line in COMMANDS {
         let sentence = on(&db, Role::Nobody, words(line)).refused(4).await;
         assert!(sentence.contains("permission denied"), "{line}: {sentence}");
-        assert!(sentence.contains("GRANT seqline_app TO "), "{line}: {sentence}");
+        assert!(sentence.contains("grant this role seqline_app"), "{line}: {sentence}");
     }
 }
 

@@ -21,7 +21,7 @@ pub enum EmbeddedError {
     },
 
     /// A folder that was named explicitly lacks a program.
-    #[error("{origin} names {}, which has no program `{missing}`; name the folder that holds it", dir.display())]
+    #[error("{origin} names {}, which has no program `{missing}`: install PostgreSQL {OLDEST_MAJOR} or newer, or name the folder that holds it", dir.display())]
     NotBinaries {
         /// Which option or variable named the folder.
         origin: &'static str,

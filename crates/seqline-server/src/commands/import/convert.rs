@@ -1,10 +1,11 @@
 //! From a line to an event: pure.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use seqline::event::NewEventBuilder;
 use seqline::{NewEvent, Payload};
-use serde_json::Value;
+use serde_json::value::RawValue;
 
 use crate::cli::ImportArgs;
 use crate::commands::append::with_members;
@@ -37,7 +38,7 @@ impl Source {
         }
     }
 
-    fn get<'a>(&'a self, line: &'a Value, what: &str) -> Result<Cow<'a, str>, String> {
+    fn get<'a>(&'a self, line: &'a RawValue, what: &str) -> Result<Cow<'a, str>, String> {
         match self {
             Self::Fixed(text) => Ok(Cow::Borrowed(text)),
             Self::Pointer(pointer) => {
@@ -70,21 +71,20 @@ impl Converter {
         if line.trim().is_empty() {
             return Err("line is empty".to_owned());
         }
-        let value: Value = serde_json::from_str(line)
+        let value: &RawValue = serde_json::from_str(line)
             .map_err(|error| format!("line is not valid JSON (column {})", error.column()))?;
-        let event_type = format!("{}{}", self.type_prefix, self.event_type.get(&value, "type")?);
-        let resource_kind = self.resource_kind.get(&value, "resource kind")?;
+        let event_type = format!("{}{}", self.type_prefix, self.event_type.get(value, "type")?);
+        let resource_kind = self.resource_kind.get(value, "resource kind")?;
         let resource_id = match &self.resource_id_pointer {
-            Some(pointer) => text_at(&value, pointer)?.unwrap_or_default(),
+            Some(pointer) => text_at(value, pointer)?.unwrap_or_default(),
             None => Cow::Borrowed(""),
         };
         let payload = match &self.payload_pointer {
             // From the text, so that numbers keep every digit.
             None => self.payload(line),
             Some(pointer) => {
-                let found =
-                    value.pointer(pointer).ok_or_else(|| format!("there is no payload at {pointer}"))?;
-                self.payload(&found.to_string())
+                let found = at(value, pointer).ok_or_else(|| format!("there is no payload at {pointer}"))?;
+                self.payload(found.get())
             }
         };
         self.template
@@ -111,13 +111,34 @@ fn checked(pointer: &str) -> Result<String, Failure> {
 }
 
 /// A text or a number at a pointer; integer keys are common.
-fn text_at<'a>(value: &'a Value, pointer: &str) -> Result<Option<Cow<'a, str>>, String> {
-    match value.pointer(pointer) {
-        None | Some(Value::Null) => Ok(None),
-        Some(Value::String(text)) => Ok(Some(Cow::Borrowed(text))),
-        Some(Value::Number(number)) => Ok(Some(Cow::Owned(number.to_string()))),
-        Some(_) => Err(format!("the value at {pointer} is neither a string nor a number")),
+fn text_at<'a>(value: &'a RawValue, pointer: &str) -> Result<Option<Cow<'a, str>>, String> {
+    let Some(found) = at(value, pointer) else { return Ok(None) };
+    let text = found.get();
+    match text.as_bytes().first() {
+        Some(b'n') => Ok(None),
+        Some(b'"') => Ok(Some(Cow::Owned(
+            serde_json::from_str(text).map_err(|_| format!("the string at {pointer} is not valid"))?,
+        ))),
+        Some(b'-' | b'0'..=b'9') => Ok(Some(Cow::Borrowed(text))),
+        _ => Err(format!("the value at {pointer} is neither a string nor a number")),
     }
+}
+
+/// The text at a pointer as it is, so that numbers keep every digit.
+fn at<'a>(line: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
+    let mut found = line;
+    for token in pointer.split('/').skip(1) {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        let text = found.get();
+        found = match text.as_bytes().first()? {
+            b'{' => serde_json::from_str::<HashMap<String, &'a RawValue>>(text).ok()?.remove(&token)?,
+            b'[' => {
+                serde_json::from_str::<Vec<&'a RawValue>>(text).ok()?.into_iter().nth(token.parse().ok()?)?
+            }
+            _ => return None,
+        };
+    }
+    Some(found)
 }
 
 #[cfg(test)]

@@ -11,15 +11,17 @@ mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use tokio::sync::{Mutex, mpsc};
+use uuid::Uuid;
 
 use self::convert::Converter;
 use self::input::{Chunk, Chunks, Done, Input};
 use self::rejects::Rejects;
-use super::asked_to_stop;
+use super::{Stop, asked_to_stop};
 use crate::cli::{DatabaseArgs, ImportArgs};
 use crate::failure::Failure;
 use crate::store::import as store;
@@ -40,6 +42,7 @@ struct Outcome {
 }
 
 pub(crate) async fn run(database: &DatabaseArgs, args: ImportArgs) -> Result<(), Failure> {
+    let stop = asked_to_stop();
     let options = connect::options(database)?;
     let converter = Arc::new(Converter::new(&args)?);
     let mut input = Input::open(&args.file)?;
@@ -50,8 +53,9 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ImportArgs) -> Result<(),
         (None, None) => None,
     };
     let pool = connect::pool(&options, u32::from(args.writers) + 1).await?;
+    let run = Uuid::now_v7();
     let done = match &name {
-        Some(name) => begin_or_resume(&pool, name, &mut input).await?,
+        Some(name) => begin_or_resume(&pool, name, run, &mut input).await?,
         None => Done::default(),
     };
     let rejects = Arc::new(Mutex::new(Rejects::new(rejects_path(&args, input.path()))));
@@ -64,6 +68,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ImportArgs) -> Result<(),
         writers.spawn(writer::run(writer::Writer {
             pool: pool.clone(),
             name: name.clone(),
+            run,
             converter: Arc::clone(&converter),
             chunks: Arc::clone(&receive),
             rejects: Arc::clone(&rejects),
@@ -73,9 +78,10 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ImportArgs) -> Result<(),
     // The writers hold the receiving end: when all have failed, sending fails and reading ends.
     drop(receive);
 
-    let mut chunks = Chunks::new(input, args.batch as usize, args.line_max_bytes, done);
-    let fed = feed(&mut chunks, send).await;
-    let mut outcome = Outcome { skipped: chunks.skipped_lines(), ..Outcome::default() };
+    let skipped = Arc::new(AtomicI64::new(0));
+    let chunks = Chunks::new(input, args.batch as usize, args.line_max_bytes, done);
+    let fed = feed(read_in_background(chunks, Arc::clone(&skipped)), send, stop).await;
+    let mut outcome = Outcome::default();
     let mut failure = None;
     while let Some(joined) = writers.join_next().await {
         match joined {
@@ -92,6 +98,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ImportArgs) -> Result<(),
         return Err(failure);
     }
     let interrupted = fed?;
+    outcome.skipped = skipped.load(Ordering::Relaxed);
     if outcome.rejected > 0 {
         outcome.rejects_file = Some(rejects.lock().await.path().to_owned());
     }
@@ -99,15 +106,41 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ImportArgs) -> Result<(),
 }
 
 /// Hands chunks to the writers until the input or the user's patience ends; true for the latter.
-async fn feed(chunks: &mut Chunks, send: mpsc::Sender<Chunk>) -> Result<bool, Failure> {
-    let mut stop = std::pin::pin!(asked_to_stop());
-    while let Some(chunk) = chunks.next()? {
+async fn feed(
+    mut chunks: mpsc::Receiver<Result<Chunk, Failure>>,
+    send: mpsc::Sender<Chunk>,
+    mut stop: Stop,
+) -> Result<bool, Failure> {
+    loop {
+        let chunk = tokio::select! {
+            chunk = chunks.recv() => chunk,
+            () = &mut stop => return Ok(true),
+        };
+        let Some(chunk) = chunk.transpose()? else { return Ok(false) };
         tokio::select! {
+            // The writers are gone when all have failed; the reason is theirs to tell.
             sent = send.send(chunk) => if sent.is_err() { return Ok(false) },
             () = &mut stop => return Ok(true),
         }
     }
-    Ok(false)
+}
+
+/// Reads the input on a thread of its own and not of the runtime, which would wait for it at the end: a read of standard
+/// input cannot be ended. `skipped` counts the lines that an earlier run had done.
+fn read_in_background(mut chunks: Chunks, skipped: Arc<AtomicI64>) -> mpsc::Receiver<Result<Chunk, Failure>> {
+    let (send, receive) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        loop {
+            let chunk = chunks.next().transpose();
+            skipped.store(chunks.skipped_lines(), Ordering::Relaxed);
+            let Some(chunk) = chunk else { return };
+            let failed = chunk.is_err();
+            if send.blocking_send(chunk).is_err() || failed {
+                return;
+            }
+        }
+    });
+    receive
 }
 
 fn report(args: &ImportArgs, outcome: &Outcome, interrupted: bool) -> Result<(), Failure> {
@@ -130,12 +163,17 @@ fn report(args: &ImportArgs, outcome: &Outcome, interrupted: bool) -> Result<(),
 }
 
 /// Notes that the import exists, or checks that it is about the same input, and tells which lines are done.
-async fn begin_or_resume(pool: &sqlx::PgPool, name: &str, input: &mut Input) -> Result<Done, Failure> {
+async fn begin_or_resume(
+    pool: &sqlx::PgPool,
+    name: &str,
+    run: Uuid,
+    input: &mut Input,
+) -> Result<Done, Failure> {
     let failed = |error: sqlx::Error| Failure::from(seqline::DatabaseError::from(error));
     let mut connection = pool.acquire().await.map_err(failed)?;
     if store::registered(&mut connection, name).await.map_err(failed)?.is_none() {
         let head = input.head(input::HEAD_BYTES)?;
-        store::register(&mut connection, name, &head).await.map_err(failed)?;
+        store::register(&mut connection, name, &head, run).await.map_err(failed)?;
     }
     let Some(known) = store::registered(&mut connection, name).await.map_err(failed)? else {
         return Err(Failure::Unexpected("the import vanished while it began".to_owned()));
@@ -146,6 +184,7 @@ async fn begin_or_resume(pool: &sqlx::PgPool, name: &str, input: &mut Input) -> 
             "the import {name} began with another file: give --name to start a new import"
         )));
     }
+    store::take_over(&mut connection, name, run).await.map_err(failed)?;
     Ok(Done::new(store::ranges(&mut connection, name).await.map_err(failed)?))
 }
 

@@ -36,7 +36,7 @@ impl Rejects {
     }
 
     /// Writes rejects through to the disk: the transaction that notes their lines as done comes after.
-    pub(super) fn write(&mut self, rejects: &[Reject]) -> Result<(), Failure> {
+    pub(super) fn write(&mut self, rejects: &[&Reject]) -> Result<(), Failure> {
         if rejects.is_empty() {
             return Ok(());
         }

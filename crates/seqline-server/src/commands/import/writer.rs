@@ -1,5 +1,6 @@
 //! Appends chunks, each in one transaction together with the note that its lines are done.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use indicatif::ProgressBar;
@@ -7,6 +8,7 @@ use seqline::{AppendError, Clock, CommitError, DatabaseError, NewEvent};
 use sqlx::{PgPool, PgTransaction};
 use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
+use uuid::Uuid;
 
 use super::convert::Converter;
 use super::input::Chunk;
@@ -23,6 +25,8 @@ pub(super) struct Writer {
     pub(super) pool: PgPool,
     /// Where progress is kept; `None` for an import that cannot be resumed.
     pub(super) name: Option<String>,
+    /// The run to which the import must still belong.
+    pub(super) run: Uuid,
     pub(super) converter: Arc<Converter>,
     pub(super) chunks: Arc<Mutex<mpsc::Receiver<Chunk>>>,
     pub(super) rejects: Arc<Mutex<Rejects>>,
@@ -69,6 +73,8 @@ impl Writer {
             }
         }
         let mut pause = RETRY_PAUSE;
+        // Lines whose rejection is in the file already, from an attempt before.
+        let mut kept = HashSet::new();
         let mut one_by_one = false;
         let mut attempt = 1;
         loop {
@@ -78,7 +84,7 @@ impl Writer {
                 imported: events.len() as i64,
                 rejected: rejects.len() as i64,
             };
-            let result = self.attempt(&mut range, &events, &rejects, one_by_one).await;
+            let result = self.attempt(&mut range, &events, &rejects, one_by_one, &mut kept).await;
             let failure = match result {
                 Ok(()) => return Ok(range),
                 Err(Attempt::OneByOne) => {
@@ -109,8 +115,16 @@ impl Writer {
         events: &[(i64, String, NewEvent)],
         rejects: &[Reject],
         one_by_one: bool,
+        kept: &mut HashSet<i64>,
     ) -> Result<(), Attempt> {
         let mut tx = seqline::begin(&self.pool).await.map_err(of_database)?;
+        if let Some(name) = &self.name
+            && !store::belongs_to(&mut tx, name, self.run).await.map_err(|error| of_database(error.into()))?
+        {
+            return Err(Attempt::Failed(Failure::Refused(format!(
+                "another run of the import {name} has taken over"
+            ))));
+        }
         let late = if one_by_one {
             self.append_one_by_one(&mut tx, events).await?
         } else {
@@ -125,7 +139,10 @@ impl Writer {
         }
         {
             let mut file = self.rejects.lock().await;
-            file.write(rejects).and_then(|()| file.write(&late)).map_err(Attempt::Failed)?;
+            let new: Vec<&Reject> =
+                rejects.iter().chain(&late).filter(|reject| !kept.contains(&reject.line)).collect();
+            file.write(&new).map_err(Attempt::Failed)?;
+            kept.extend(new.iter().map(|reject| reject.line));
         }
         seqline::commit(tx).await.map_err(|error| match error {
             CommitError::Unknown(_) => Attempt::Unknown(error.into()),
