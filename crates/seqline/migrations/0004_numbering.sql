@@ -61,7 +61,8 @@ BEGIN
         -- Only what came since the look-up at append time.
         EXECUTE format(
             'SELECT p.id FROM seqline.pending_events p WHERE p.xid = $1 AND p.id_checked_at IS NOT NULL
-             AND EXISTS (SELECT FROM seqline.event_log e WHERE e.id = p.id AND e.seq > %s) LIMIT 1', v_checked_at)
+             AND EXISTS (SELECT FROM seqline.event_log e WHERE e.id = p.id AND e.seq > %s AND e.seq <= %s) LIMIT 1',
+            v_checked_at, v_head)
         INTO v_id USING p_xid;
         IF v_id IS NOT NULL THEN
             PERFORM seqline.refuse_duplicate(v_id);
@@ -105,7 +106,7 @@ AS $$
       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
       AND l.relation = 'seqline.numbering'::regclass
       AND l.granted
-      AND l.mode <> 'AccessShareLock'  -- a dump
+      AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')  -- these are in nobody's way, a dump's for example
     LIMIT 1
 $$;
 

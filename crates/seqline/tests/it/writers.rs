@@ -45,8 +45,12 @@ async fn transaction(pool: &PgPool, random: &mut fastrand::Rng, ids: &mut Vec<Uu
         Ok(()) => Ok(()),
         Err(CommitError::Unknown(_)) => Err(Failed::Unknown),
         Err(CommitError::NumberingLock { .. }) => Err(Failed::RolledBack),
-        // The refusal that the writer itself has ordered.
-        Err(CommitError::Database(error)) if error.sqlstate() == Some("P0001") => Err(Failed::RolledBack),
+        // The refusal that the writer itself has ordered, or a connection lost before COMMIT was sent.
+        Err(CommitError::Database(error))
+            if error.sqlstate() == Some("P0001") || error.is_connection_failure() =>
+        {
+            Err(Failed::RolledBack)
+        }
         Err(error) => panic!("a commit failed: {error}"),
     }
 }
@@ -195,7 +199,11 @@ impl Run {
 
     /// Waits until the tail has seen so many events.
     async fn until_seen(&self, events: i64) {
-        eventually(DEADLINE, "enough events", async || *self.observer.position.borrow() >= events).await;
+        eventually(DEADLINE, "enough events", async || {
+            assert!(!self.writers.is_finished(), "the writers have failed");
+            *self.observer.position.borrow() >= events
+        })
+        .await;
     }
 
     /// Stops the writers and checks everything.
