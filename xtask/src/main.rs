@@ -54,7 +54,7 @@ enum Task {
     },
     /// Play real webhook payloads through the whole product and show what happens
     Demo {
-        /// Arguments of the demo; `cargo xtask demo -- --help` shows them
+        /// Arguments of the demo: --seconds N for how long writers work (30)
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
@@ -62,7 +62,7 @@ enum Task {
     Bench {
         /// What to measure
         what: Bench,
-        /// Arguments of the benchmark, for example --seconds 5
+        /// Arguments of the benchmark: --seconds N for each rate
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },

@@ -88,6 +88,9 @@ pub struct AppendArgs {
     /// Leave out null members and elements of the payload
     #[arg(long)]
     pub strip_nulls: bool,
+    /// Kind of the resource that the event is about
+    #[arg(long, value_name = "KIND")]
+    pub resource_kind: Option<String>,
     /// Everything else about the event
     #[command(flatten)]
     pub members: MemberArgs,
@@ -117,9 +120,6 @@ pub struct AppendArgs {
 /// Members that `append` and `import` share.
 #[derive(Debug, Args)]
 pub struct MemberArgs {
-    /// Kind of the resource that the event is about
-    #[arg(long, value_name = "KIND")]
-    pub resource_kind: Option<String>,
     /// Permission that receivers need; any for none, self for one principal
     #[arg(long, default_value = "any", value_name = "ACTION")]
     pub receive_action: String,
@@ -166,12 +166,7 @@ pub struct ImportArgs {
     #[arg(long, value_name = "TEXT", requires = "type_pointer", conflicts_with = "event_type")]
     pub type_prefix: Option<String>,
     /// JSON pointer to the resource's kind in each line
-    #[arg(
-        long,
-        value_name = "POINTER",
-        conflicts_with = "resource_kind",
-        required_unless_present = "resource_kind"
-    )]
+    #[arg(long, value_name = "POINTER", conflicts_with = "resource_kind")]
     pub resource_kind_pointer: Option<String>,
     /// JSON pointer to the resource's id in each line; lines without it have none
     #[arg(long, value_name = "POINTER")]
@@ -179,6 +174,9 @@ pub struct ImportArgs {
     /// JSON pointer to the payload in each line; without it the whole line is the payload
     #[arg(long, value_name = "POINTER")]
     pub payload_pointer: Option<String>,
+    /// Kind of the resource that the event is about
+    #[arg(long, value_name = "KIND", required_unless_present = "resource_kind_pointer")]
+    pub resource_kind: Option<String>,
     /// Everything else about the events
     #[command(flatten)]
     pub members: MemberArgs,
@@ -262,7 +260,7 @@ pub struct RetentionArgs {
     /// How long events stay in the log
     #[arg(long, default_value = "30d", value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub retention: std::time::Duration,
-    /// After which time a partition is closed although it is not full
+    /// After which time a partition with few events is closed although it is not full
     #[arg(long, default_value = "7d", value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub partition_max_age: std::time::Duration,
 }

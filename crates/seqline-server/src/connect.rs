@@ -1,7 +1,6 @@
 //! Reaching the database that the user means, with a sentence of its own for each way in which that fails.
 
 use std::str::FromStr;
-use std::time::Duration;
 
 use seqline::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -9,27 +8,36 @@ use sqlx::{ConnectOptions, PgConnection, PgPool};
 
 use crate::cli::DatabaseArgs;
 use crate::failure::Failure;
+use crate::limits::CONNECT_TIMEOUT;
+use crate::store;
 
-/// How long a connection may take to be made.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A URL, and the option or variable that gave it.
+pub(crate) struct GivenUrl {
+    pub(crate) url: String,
+    pub(crate) origin: &'static str,
+}
 
-/// The URL as given, from the option, SEQLINE_DATABASE_URL or DATABASE_URL.
-pub(crate) fn given_url(args: &DatabaseArgs) -> Option<String> {
+/// All URLs that are given, the one to use first.
+pub(crate) fn given_urls(args: &DatabaseArgs) -> Vec<GivenUrl> {
     let variable = |name: &str| std::env::var(name).ok().filter(|url| !url.is_empty());
-    args.database_url
-        .clone()
-        .or_else(|| variable("SEQLINE_DATABASE_URL"))
-        .or_else(|| variable("DATABASE_URL"))
+    [
+        ("--database-url", args.database_url.clone()),
+        ("SEQLINE_DATABASE_URL", variable("SEQLINE_DATABASE_URL")),
+        ("DATABASE_URL", variable("DATABASE_URL")),
+    ]
+    .into_iter()
+    .filter_map(|(origin, url)| Some(GivenUrl { url: url?, origin }))
+    .collect()
 }
 
 pub(crate) fn options(args: &DatabaseArgs) -> Result<PgConnectOptions, Failure> {
-    let url = given_url(args).ok_or_else(|| {
+    let given = given_urls(args).into_iter().next().ok_or_else(|| {
         Failure::Usage(
             "no database: give --database-url, or set SEQLINE_DATABASE_URL or DATABASE_URL (seqline up starts one)"
                 .to_owned(),
         )
     })?;
-    parse(&url)
+    parse(&given.url)
 }
 
 /// Never quotes the URL, which can hold a password.
@@ -52,9 +60,31 @@ pub(crate) async fn connect(options: &PgConnectOptions) -> Result<PgConnection, 
     }
 }
 
-/// A pool whose first connection has been made, so that a wrong URL is told at once.
+/// A connection to a log that this program knows. For everything but a migration, which looks closer.
+pub(crate) async fn connect_to_log(options: &PgConnectOptions) -> Result<PgConnection, Failure> {
+    let mut connection = connect(options).await?;
+    match tokio::time::timeout(CONNECT_TIMEOUT, refuse_newer_schema(&mut connection)).await {
+        Ok(checked) => checked.map(|()| connection),
+        Err(_) => Err(Failure::Unavailable(format!("{} does not answer", place(options)))),
+    }
+}
+
+async fn refuse_newer_schema(connection: &mut PgConnection) -> Result<(), Failure> {
+    let known = seqline::migrate::newest_version();
+    match store::schema::version(connection).await.map_err(DatabaseError::from) {
+        Ok(Some(found)) if found > known => Err(Failure::Refused(format!(
+            "the schema has version {found}, this program knows {known}: use a newer program"
+        ))),
+        Ok(_) => Ok(()),
+        // Only some roles may look; what the others may do has kept its meaning.
+        Err(error) if error.sqlstate() == Some("42501") => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A pool whose first connection has been made, so that a wrong URL or an unknown schema is told at once.
 pub(crate) async fn pool(options: &PgConnectOptions, connections: u32) -> Result<PgPool, Failure> {
-    drop(connect(options).await?);
+    drop(connect_to_log(options).await?);
     Ok(PgPoolOptions::new()
         .max_connections(connections)
         .acquire_timeout(CONNECT_TIMEOUT)
@@ -73,7 +103,8 @@ fn explain(options: &PgConnectOptions, error: DatabaseError) -> Failure {
     }
 }
 
-fn place(options: &PgConnectOptions) -> String {
+/// Where the server is: nothing in it is secret.
+pub(crate) fn place(options: &PgConnectOptions) -> String {
     match options.get_socket() {
         Some(socket) => format!("{} (port {})", socket.display(), options.get_port()),
         None => format!("{}:{}", options.get_host(), options.get_port()),

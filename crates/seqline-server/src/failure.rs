@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use seqline::migrate::MigrateError;
 use seqline::tail::TailError;
-use seqline::{AppendError, CommitError, DatabaseError, ErrorKind, InvalidEvent, ReadError};
+use seqline::{AppendError, CommitError, DatabaseError, ErrorKind, InvalidEvent, ReadError, Rule};
 
 /// Why a command did not do what it was asked for.
 #[derive(Debug)]
@@ -17,6 +17,13 @@ pub enum Failure {
     Unavailable(String),
     /// An event breaks a rule, a right is missing, or versions do not fit.
     Refused(String),
+    /// The role may not do it.
+    MissingRights {
+        /// What the database said.
+        error: String,
+        /// The roles that have the right.
+        roles: &'static str,
+    },
     /// Some of it was done.
     Partly(String),
     /// The user stopped it.
@@ -33,7 +40,7 @@ impl Failure {
             Self::Unexpected(_) => 1,
             Self::Usage(_) => 2,
             Self::Unavailable(_) => 3,
-            Self::Refused(_) => 4,
+            Self::Refused(_) | Self::MissingRights { .. } => 4,
             Self::Partly(_) => 5,
             Self::Interrupted(_) => 130,
             Self::OutputClosed => 0,
@@ -42,15 +49,33 @@ impl Failure {
 
     /// What to say.
     #[must_use]
-    pub fn message(&self) -> Option<&str> {
+    pub fn message(&self) -> Option<String> {
         match self {
+            Self::MissingRights { error, roles } => Some(format!("{error}: grant this role {roles}")),
             Self::Unexpected(message)
             | Self::Usage(message)
             | Self::Unavailable(message)
             | Self::Refused(message)
             | Self::Partly(message)
-            | Self::Interrupted(message) => Some(message),
+            | Self::Interrupted(message) => Some(message.clone()),
             Self::OutputClosed => None,
+        }
+    }
+
+    /// The same with the roles that have the right when it is one that is missing.
+    pub(crate) fn granted_by(self, roles: &'static str) -> Self {
+        match self {
+            Self::MissingRights { error, .. } => Self::MissingRights { error, roles },
+            other => other,
+        }
+    }
+
+    /// The same with something added to what is said. A refusal stays as it is: nothing that could be done now helps.
+    pub(crate) fn and(self, addition: &str) -> Self {
+        match self {
+            Self::Unexpected(message) => Self::Unexpected(format!("{message}; {addition}")),
+            Self::Unavailable(message) => Self::Unavailable(format!("{message}; {addition}")),
+            other => other,
         }
     }
 
@@ -73,9 +98,7 @@ impl From<DatabaseError> for Failure {
             Some("42P01" | "3F000" | "42883") => Self::Refused(
                 "this database has no Seqline schema, or an older one: run seqline migrate".to_owned(),
             ),
-            Some("42501") => Self::Refused(format!(
-                "{error}: grant this role seqline_app, or seqline_producer to append and seqline_reader to read"
-            )),
+            Some("42501") => Self::MissingRights { error: error.to_string(), roles: "seqline_app" },
             _ if error.is_retryable() => Self::Unavailable(format!("the database is not available: {error}")),
             _ => Self::Unexpected(error.to_string()),
         }
@@ -84,14 +107,32 @@ impl From<DatabaseError> for Failure {
 
 impl From<InvalidEvent> for Failure {
     fn from(error: InvalidEvent) -> Self {
-        Self::Refused(error.to_string())
+        match error.rule() {
+            Rule::PayloadNull => Self::Refused(format!("{error}; leave it out, or use --strip-nulls")),
+            _ => Self::Refused(error.to_string()),
+        }
+    }
+}
+
+/// What to say when the payload is of a kind that PostgreSQL cannot store, a number with too many digits for example.
+pub(crate) fn unstorable(error: &AppendError) -> Option<String> {
+    match error {
+        // Class 22: data exceptions. All other members have been checked.
+        AppendError::Database(error) if error.sqlstate().is_some_and(|code| code.starts_with("22")) => {
+            Some(format!("member payload cannot be stored: {error}"))
+        }
+        _ => None,
     }
 }
 
 impl From<AppendError> for Failure {
     fn from(error: AppendError) -> Self {
+        if let Some(message) = unstorable(&error) {
+            return Self::Refused(message);
+        }
         match error {
             AppendError::Database(error) => error.into(),
+            AppendError::Invalid(error) => error.into(),
             error => Self::of_kind(error.kind(), error),
         }
     }

@@ -9,7 +9,7 @@
 //! | 2 | the command line is wrong |
 //! | 3 | the database or a file is not available now: trying again may help |
 //! | 4 | refused: an event breaks a rule, a right is missing, versions do not fit |
-//! | 5 | partly done: some lines of an import were rejected |
+//! | 5 | partly done: lines of an import were rejected, by this run or one before |
 //! | 130 | interrupted |
 //!
 //! Errors are [`failure::Failure`] where the world of the user is to blame, with one clear sentence and a
@@ -20,6 +20,7 @@ pub mod failure;
 
 mod commands;
 mod connect;
+mod limits;
 mod output;
 mod store;
 
@@ -72,9 +73,13 @@ async fn run(cli: Cli) -> Result<(), Failure> {
     match cli.command {
         Command::Up(args) => commands::up::run(&database, args).await,
         Command::Migrate(args) => commands::migrate::run(&database, args).await,
-        Command::Append(args) => commands::append::run(&database, *args).await,
+        Command::Append(args) => commands::append::run(&database, *args)
+            .await
+            .map_err(|failure| failure.granted_by("seqline_producer or seqline_app")),
         Command::Import(args) => commands::import::run(&database, *args).await,
-        Command::Tail(args) => commands::tail::run(&database, args).await,
+        Command::Tail(args) => commands::tail::run(&database, args)
+            .await
+            .map_err(|failure| failure.granted_by("seqline_reader or seqline_app")),
         Command::Status(args) => commands::status::run(&database, args).await,
         Command::Partitions(args) => commands::partitions::run(&database, args).await,
     }

@@ -13,7 +13,9 @@ BEGIN
     IF NOT pg_has_role(current_user, 'seqline_owner',
         CASE WHEN current_setting('server_version_num')::integer >= 160000 THEN 'SET' ELSE 'MEMBER' END)
     THEN
-        EXECUTE format('GRANT seqline_owner TO %I', current_user);
+        -- Without inheriting it: acting as the owner is then a step that nobody takes by accident.
+        EXECUTE format('GRANT seqline_owner TO %I', current_user)
+            || CASE WHEN current_setting('server_version_num')::integer >= 160000 THEN ' WITH INHERIT FALSE, SET TRUE' ELSE '' END;
     END IF;
 END
 $$;

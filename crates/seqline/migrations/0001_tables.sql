@@ -14,7 +14,7 @@ CREATE TABLE seqline.settings (
         CHECK (event_log_partition_size BETWEEN 1 AND 1000000000000),
     -- Appends stop when no partition is left, so there is always more than one in hand.
     event_log_partitions_ahead integer NOT NULL DEFAULT 2
-        CHECK (event_log_partitions_ahead BETWEEN 1 AND 1000),
+        CHECK (event_log_partitions_ahead BETWEEN 1 AND 300),
     -- statement_timeout does not apply inside COMMIT, lock_timeout does: this is the bound of the wait
     -- for the numbering lock.
     numbering_lock_timeout_ms integer NOT NULL DEFAULT 5000

@@ -252,8 +252,8 @@ DECLARE
     v_head bigint := seqline.head();
     v_id uuid;
 BEGIN
-    SELECT e.id INTO v_id FROM seqline.event_log e WHERE e.id = ANY (ids) LIMIT 1;
-    IF FOUND THEN
+    SELECT f.found_id INTO v_id FROM seqline.find_ids(ids) f;
+    IF v_id IS NOT NULL THEN
         PERFORM seqline.refuse_duplicate(v_id);
     END IF;
     RETURN v_head;
@@ -364,7 +364,7 @@ AS $$
             THEN CASE
                 WHEN jsonb_typeof(value) = 'null' THEN NULL
                 WHEN jsonb_typeof(value) <> 'number' THEN 'an integer'
-                WHEN value::numeric % 1 <> 0 THEN 'an integer'
+                WHEN value::text !~ '^-?[0-9]+$' THEN 'an integer'
                 WHEN member = 'schema_version' AND value::numeric NOT BETWEEN -2147483648 AND 2147483647
                     THEN 'an integer'
                 WHEN value::numeric NOT BETWEEN -9223372036854775808 AND 9223372036854775807 THEN 'an integer'

@@ -5,7 +5,8 @@
 -- application run inside COMMIT too, and may wait for anybody's row lock; they must have run before.
 
 -- Takes the numbering lock, gives the transaction's events the next numbers in the order in which they
--- were appended, and tells listeners. Nothing that can wait for another transaction comes after the lock.
+-- were appended, and tells listeners. Nothing of the application comes after the lock, and no lock that
+-- ordinary work holds.
 CREATE FUNCTION seqline.number_transaction(p_xid xid8) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -16,7 +17,6 @@ DECLARE
     v_lock_timeout_ms integer;
     v_count bigint;
     v_supplied bigint;
-    v_distinct bigint;
     v_checked_at bigint;
     v_head bigint;
     v_permission_version bigint;
@@ -39,14 +39,14 @@ BEGIN
     PERFORM set_config('lock_timeout', v_lock_timeout_ms || 'ms', true);
     -- The log itself first, so that whoever holds the numbering lock waits for nothing: a detach of a partition
     -- is waited for here, where nobody else has to wait too.
-    LOCK TABLE ONLY seqline.event_log IN ROW EXCLUSIVE MODE;
     BEGIN
+        LOCK TABLE ONLY seqline.event_log IN ROW EXCLUSIVE MODE;
         LOCK TABLE seqline.numbering IN EXCLUSIVE MODE;
     EXCEPTION WHEN lock_not_available THEN
         RAISE EXCEPTION USING
             ERRCODE = 'lock_not_available',
             MESSAGE = format('numbering lock not obtained within %s ms, held by %s', v_lock_timeout_ms,
-                coalesce(seqline.numbering_holder(), 'nobody any more')),
+                coalesce(seqline.lock_holder(), 'nobody any more')),
             HINT = 'Nothing was appended: retry the transaction.',
             SCHEMA = 'seqline',
             CONSTRAINT = 'seqline_numbering_lock';
@@ -94,8 +94,8 @@ BEGIN
 END
 $$;
 
--- Who holds the numbering lock, for the message of somebody who waited in vain.
-CREATE FUNCTION seqline.numbering_holder() RETURNS text
+-- Who holds a lock that numbering waits for, for the message of somebody who waited in vain.
+CREATE FUNCTION seqline.lock_holder() RETURNS text
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -104,9 +104,12 @@ AS $$
     LEFT JOIN pg_stat_activity a ON a.pid = l.pid
     WHERE l.locktype = 'relation'
       AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-      AND l.relation = 'seqline.numbering'::regclass
       AND l.granted
-      AND l.mode NOT IN ('AccessShareLock', 'RowShareLock')  -- these are in nobody's way, a dump's for example
+      AND l.pid <> pg_backend_pid()
+      -- The modes that conflict with ours. A dump's is in nobody's way.
+      AND (l.relation = 'seqline.numbering'::regclass AND l.mode <> 'AccessShareLock'
+        OR l.relation = 'seqline.event_log'::regclass
+            AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'))
     LIMIT 1
 $$;
 

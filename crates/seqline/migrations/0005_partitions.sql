@@ -71,7 +71,8 @@ AS $$
 DECLARE
     v_name text := 'event_log_from_' || lpad(p_lower::text, 19, '0');
 BEGIN
-    EXECUTE format('CREATE TABLE seqline.%I (LIKE seqline.event_log INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', v_name);
+    EXECUTE format('CREATE TABLE seqline.%I (LIKE seqline.event_log INCLUDING DEFAULTS INCLUDING CONSTRAINTS)
+        WITH (vacuum_truncate = off)', v_name);
     PERFORM seqline.attach_partition(v_name, p_lower, p_upper);
 END
 $$;
@@ -105,8 +106,9 @@ BEGIN
     IF p_size IS NULL OR p_size NOT BETWEEN 1 AND 1000000000000 THEN
         RAISE EXCEPTION 'partition size must be between 1 and 1000000000000' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    IF p_ahead IS NULL OR p_ahead NOT BETWEEN 1 AND 1000 THEN
-        RAISE EXCEPTION 'partitions ahead must be between 1 and 1000' USING ERRCODE = 'invalid_parameter_value';
+    -- More in one transaction would take more locks than a server has by default.
+    IF p_ahead IS NULL OR p_ahead NOT BETWEEN 1 AND 300 THEN
+        RAISE EXCEPTION 'partitions ahead must be between 1 and 300' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM FROM seqline.log_bounds FOR UPDATE;
     v_head := greatest(least(p_head, seqline.head()), 0);
@@ -137,7 +139,8 @@ $$;
 
 -- Ends the partition that holds the head behind the head, when its first event is older than
 -- p_opened_before, and opens a new one there: so that few events do not mean that nothing ever expires.
--- Appends wait while this runs; it is meant for partitions that took long to fill.
+-- Appends wait while this runs, and ATTACH scans the partition. So it is for partitions that took long to
+-- fill; one with more than 100,000 events will be full in time.
 CREATE FUNCTION seqline.sync_event_log_close_partition(p_opened_before timestamptz, p_lock_timeout interval)
 RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
@@ -149,15 +152,15 @@ DECLARE
     v_part record;
     v_opened_long_ago boolean;
 BEGIN
-    IF p_opened_before IS NULL THEN
-        RAISE EXCEPTION 'opened before is missing' USING ERRCODE = 'invalid_parameter_value';
+    IF p_opened_before IS NULL OR p_opened_before > clock_timestamp() THEN
+        RAISE EXCEPTION 'opened before is missing or in the future' USING ERRCODE = 'invalid_parameter_value';
     END IF;
     PERFORM set_config('lock_timeout', seqline.checked_timeout(p_lock_timeout), true);
     PERFORM FROM seqline.log_bounds FOR UPDATE;
     v_head := seqline.head();
     -- Not one that is empty, and not one that its next event fills.
     SELECT * INTO v_part FROM seqline.event_log_partitions() p
-    WHERE v_head >= p.lower_bound AND v_head < p.upper_bound - 1;
+    WHERE v_head >= p.lower_bound AND v_head < p.upper_bound - 1 AND v_head - p.lower_bound < 100000;
     IF NOT FOUND THEN
         RETURN false;
     END IF;

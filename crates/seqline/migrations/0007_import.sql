@@ -2,7 +2,7 @@
 -- events, so an import that was interrupted at any moment goes on without losing or repeating a line.
 CREATE TABLE seqline.imports (
     name text PRIMARY KEY CHECK (name <> '' AND length(name) <= 512),
-    -- The beginning of the input, to notice another file under the same name.
+    -- The beginning of the input, to notice another file under the same name. It grows with the input, up to a limit.
     head_bytes integer NOT NULL,
     head_sha256 text NOT NULL,
     -- The run that may go on. Each run takes over with an id of its own, and waits for the transactions of the one before.
@@ -20,4 +20,4 @@ CREATE TABLE seqline.import_ranges (
 );
 
 GRANT SELECT, INSERT, DELETE ON seqline.imports, seqline.import_ranges TO seqline_app;
-GRANT UPDATE (run_id) ON seqline.imports TO seqline_app;
+GRANT UPDATE (run_id, head_bytes, head_sha256) ON seqline.imports TO seqline_app;

@@ -33,7 +33,8 @@ pub async fn begin(pool: &PgPool) -> Result<PgTransaction<'static>, DatabaseErro
     }
 }
 
-/// Appends events in the order given and returns their ids.
+/// Appends events in the order given and returns their ids. Any number of them: they are sent in statements of at most
+/// [`APPEND_STATEMENT_EVENTS_MAX`], which a database whose setting `append_batch_max_events` is lower refuses.
 ///
 /// All or nothing: after an error PostgreSQL refuses everything but a rollback, to a savepoint or of the whole
 /// transaction. The transaction must be READ COMMITTED, PostgreSQL's default.
@@ -81,13 +82,15 @@ fn statement_length(events: &[NewEvent]) -> usize {
 
 /// Commits, which numbers what was appended.
 ///
+/// Use it instead of the driver's `commit`, which reports success for a transaction in which a statement had failed: PostgreSQL
+/// answers such a COMMIT with a rollback and no error. It costs a round trip to find that out.
+///
+/// Not cancel safe: a dropped future leaves it open whether the transaction commits.
+///
 /// # Errors
 ///
 /// See [`CommitError`]: it tells a refusal (nothing happened) from a lost connection (the outcome is unknown). A missing
 /// partition is also logged as an error with the numbers concerned, since every append fails until somebody looks.
-///
-/// Use it instead of the driver's `commit`, which reports success for a transaction in which a statement had failed: PostgreSQL
-/// answers such a COMMIT with a rollback and no error. It costs a round trip to find that out.
 pub async fn commit(mut tx: PgTransaction<'_>) -> Result<(), CommitError> {
     const IN_FAILED_TRANSACTION: &str = "25P02";
     if let Err(error) = store::append::touch(&mut tx).await {

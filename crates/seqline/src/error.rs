@@ -46,7 +46,8 @@ impl DatabaseError {
         match self.sqlstate() {
             // Rollbacks by conflict, resources, operator intervention, a lock that was not available.
             Some(code) => {
-                matches!(code.get(..2), Some("40" | "53" | "57" | "08")) && code != "57014" || code == "55P03"
+                matches!(code.get(..2), Some("40" | "53" | "57" | "08")) && code != "57014"
+                    || matches!(code, "55P03" | "25P03" | "25P04")
             }
             None => self.is_connection_failure() || matches!(self.0, sqlx::Error::PoolTimedOut),
         }
@@ -56,7 +57,10 @@ impl DatabaseError {
     #[must_use]
     pub fn is_connection_failure(&self) -> bool {
         match self.sqlstate() {
-            Some(code) => code.starts_with("08") || matches!(code, "57P01" | "57P02" | "57P03" | "57P05"),
+            Some(code) => {
+                code.starts_with("08")
+                    || matches!(code, "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04")
+            }
             None => matches!(
                 self.0,
                 sqlx::Error::Io(_)
@@ -178,7 +182,7 @@ impl From<sqlx::Error> for AppendError {
             "isolation" => Self::Isolation { message },
             rule => match Rule::from_name(rule) {
                 Some(rule) => {
-                    Self::Invalid(InvalidEvent::reported(rule, pg.column().unwrap_or_default(), message))
+                    Self::Invalid(InvalidEvent::new(rule, pg.column().unwrap_or_default(), message))
                 }
                 None => Self::Database(error),
             },
@@ -190,8 +194,9 @@ impl From<sqlx::Error> for AppendError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommitError {
-    /// The connection was lost before the answer: the transaction may have committed. Look its events up by id
-    /// before trying again.
+    /// The connection was lost before the answer: the transaction may have committed, or may still commit while its
+    /// server process waits for the numbering lock. Try again with events of the same ids: if the first attempt went
+    /// through, the second is refused with [`CommitError::DuplicateId`] or [`AppendError::DuplicateId`].
     #[error("connection lost during commit, the outcome is unknown: {0}")]
     Unknown(DatabaseError),
     /// A statement of the transaction had failed before. PostgreSQL rolls such a transaction back at COMMIT and

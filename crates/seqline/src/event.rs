@@ -421,10 +421,6 @@ impl InvalidEvent {
         Self { rule, member: member.to_owned(), message }
     }
 
-    pub(crate) fn reported(rule: Rule, member: &str, message: String) -> Self {
-        Self::new(rule, member, message)
-    }
-
     /// The broken rule.
     #[must_use]
     pub fn rule(&self) -> Rule {

@@ -9,6 +9,10 @@ use std::time::Duration;
 /// index entry stays far below what PostgreSQL can hold.
 pub const TEXT_CHARACTERS_MAX: usize = 128;
 
+/// Longest text that is looked at as a payload: the most that the setting `event_payload_max_bytes` can allow, so
+/// that no input costs more than that to refuse.
+pub const PAYLOAD_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// Deepest payload, counted in nested objects and arrays. The usual bound of JSON parsers, so that every
 /// reader of the log can parse what was appended.
 pub const PAYLOAD_DEPTH_MAX: usize = 127;

@@ -7,12 +7,13 @@
 
 use std::time::Duration;
 
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool};
 use time::OffsetDateTime;
 
 use crate::clock::Clock;
-use crate::deadline::Lease;
+use crate::deadline::{Lease, within};
 use crate::error::DatabaseError;
+use crate::limits::STATEMENT_DEADLINE;
 use crate::store;
 
 /// What a process may choose about maintenance.
@@ -21,14 +22,21 @@ pub struct MaintenanceConfig {
     /// How long events stay (`sync.event_retention`). The partition that holds the head always stays.
     pub retention: Duration,
     /// How long a partition takes events before it is closed although it is not full
-    /// (`sync.event_log_partition_max_age`). Without it few events would never expire, since only whole partitions do.
+    /// (`sync.event_log_partition_max_age`). Without it few events would never expire, since only whole partitions do. One
+    /// with more than 100,000 events is left to fill.
     pub partition_max_age: Duration,
-    /// How long appends may have to wait for a detach that waits for a reader (`sync.detach_lock_timeout`).
+    /// How long the first attempt at a detach waits for its lock, and everybody else behind it
+    /// (`sync.detach_lock_timeout`). Each further attempt waits twice as long: the transactions in front of a waiting
+    /// detach are a queue that ends, but with many writers it takes a while.
     pub detach_lock_timeout: Duration,
+    /// The longest that an attempt waits, and so appends behind it (`sync.detach_lock_timeout_max`).
+    pub detach_lock_timeout_max: Duration,
     /// How often a detach is tried in one run before it is left to the next (`sync.detach_attempts`).
     pub detach_attempts: u32,
     /// Pause between two attempts (`sync.detach_retry_pause`), in which those who queued behind it go on.
     pub detach_retry_pause: Duration,
+    /// How long one step may take before its connection is given up (`database.statement_timeout`).
+    pub statement_timeout: Duration,
 }
 
 impl Default for MaintenanceConfig {
@@ -38,8 +46,10 @@ impl Default for MaintenanceConfig {
             retention: Duration::from_secs(30 * DAY),
             partition_max_age: Duration::from_secs(7 * DAY),
             detach_lock_timeout: Duration::from_millis(50),
+            detach_lock_timeout_max: Duration::from_secs(1),
             detach_attempts: 5,
             detach_retry_pause: Duration::from_millis(500),
+            statement_timeout: STATEMENT_DEADLINE,
         }
     }
 }
@@ -53,7 +63,7 @@ pub struct MaintenanceReport {
     pub closed: bool,
     /// Partitions that were dropped.
     pub dropped: i32,
-    /// Whether a reader was in the way of the rest: it is tried again by the next run.
+    /// Whether others used the log for so long that the rest is left to the next run.
     pub postponed: bool,
 }
 
@@ -88,60 +98,74 @@ impl Maintenance {
     ///
     /// [`DatabaseError`] when the database refuses it. What was created before stays.
     pub async fn ensure(&self) -> Result<i32, DatabaseError> {
-        let mut lease = Lease::acquire(&self.pool).await?;
-        let created = ensure_partitions(lease.connection()).await?;
-        lease.done();
-        Ok(created)
+        self.perform(Step::Ensure, Duration::ZERO).await
     }
 
     /// One whole run. Idempotent, and cancel safe between its steps.
     ///
     /// # Errors
     ///
-    /// [`DatabaseError`] when the database refuses a step; those before it stay. A reader in the way of a drop is not an
-    /// error but [`MaintenanceReport::postponed`].
+    /// [`DatabaseError`] when the database refuses a step or does not answer; those before it stay. Others who use the log and
+    /// so are in the way of a detach are not an error but [`MaintenanceReport::postponed`].
     pub async fn run(&self) -> Result<MaintenanceReport, DatabaseError> {
-        let mut report = MaintenanceReport { created: self.ensure().await?, ..Default::default() };
-        let mut lease = Lease::acquire(&self.pool).await?;
         let (opened_before, cutoff) =
             (self.ago(self.config.partition_max_age), self.ago(self.config.retention));
-
-        for attempt in 1.. {
-            let closed =
-                store::partitions::close(lease.connection(), opened_before, self.config.detach_lock_timeout)
-                    .await;
-            match self.unless_busy(closed, attempt, "close").await? {
-                Step::Done(closed) => report.closed = closed,
-                Step::TryAgain => continue,
-                Step::GiveUp => report.postponed = true,
-            }
-            break;
-        }
-        let mut attempt = 1;
+        let mut report = MaintenanceReport { created: self.ensure().await?, ..Default::default() };
+        let closed = self.detach(Step::Close { opened_before }).await;
         loop {
-            let head = store::read::head(lease.connection()).await?;
-            let dropped = store::partitions::drop_expired(
-                lease.connection(),
-                cutoff,
-                head,
-                self.config.detach_lock_timeout,
-            )
-            .await;
-            match self.unless_busy(dropped, attempt, "drop").await? {
-                Step::Done(0) => break,
-                Step::Done(dropped) => {
-                    report.dropped += dropped;
-                    attempt = 1;
-                }
-                Step::TryAgain => attempt += 1,
-                Step::GiveUp => {
+            match self.detach(Step::Drop { cutoff }).await? {
+                Some(0) => break,
+                Some(dropped) => report.dropped += dropped,
+                None => {
                     report.postponed = true;
                     break;
                 }
             }
         }
-        lease.done();
+        // An error of the one is no reason to leave out the other.
+        match closed? {
+            Some(closed) => report.closed = closed > 0,
+            None => report.postponed = true,
+        }
         Ok(report)
+    }
+
+    /// A step that needs the log for itself. Each attempt waits longer for it, with pauses in which those who queued
+    /// behind go on; `None` when the last one waited in vain.
+    async fn detach(&self, step: Step) -> Result<Option<i32>, DatabaseError> {
+        const LOCK_NOT_AVAILABLE: &str = "55P03";
+        let mut lock_timeout = self.config.detach_lock_timeout.min(self.config.detach_lock_timeout_max);
+        for attempt in 1.. {
+            match self.perform(step, lock_timeout).await {
+                Err(error) if error.sqlstate() == Some(LOCK_NOT_AVAILABLE) => {}
+                result => return result.map(Some),
+            }
+            if attempt >= self.config.detach_attempts {
+                break;
+            }
+            self.clock.sleep(self.config.detach_retry_pause).await;
+            lock_timeout = (lock_timeout * 2).min(self.config.detach_lock_timeout_max);
+        }
+        tracing::info!(
+            step = ?step,
+            attempts = self.config.detach_attempts,
+            "partition maintenance postponed, others use the log"
+        );
+        Ok(None)
+    }
+
+    /// One step on a connection of its own, within the deadline: how many partitions it created, closed or dropped.
+    async fn perform(&self, step: Step, lock_timeout: Duration) -> Result<i32, DatabaseError> {
+        within(self.config.statement_timeout, async {
+            let mut lease = Lease::acquire(&self.pool).await?;
+            let result = step.run(lease.connection(), lock_timeout).await;
+            // A server that answers, be it with an error, leaves the connection usable.
+            if result.as_ref().err().is_none_or(|error| !error.is_connection_failure()) {
+                lease.done();
+            }
+            result
+        })
+        .await
     }
 
     /// The time before now, and the earliest that PostgreSQL is sure to take for what is longer than history.
@@ -152,39 +176,29 @@ impl Maintenance {
             .filter(|at| *at > OffsetDateTime::UNIX_EPOCH)
             .unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }
-
-    /// Tells a lock timeout, after which others get their turn, from other errors.
-    async fn unless_busy<T>(
-        &self,
-        result: Result<T, sqlx::Error>,
-        attempt: u32,
-        step: &'static str,
-    ) -> Result<Step<T>, DatabaseError> {
-        const LOCK_NOT_AVAILABLE: &str = "55P03";
-        let error = match result {
-            Ok(done) => return Ok(Step::Done(done)),
-            Err(error) => DatabaseError::from(error),
-        };
-        if error.sqlstate() != Some(LOCK_NOT_AVAILABLE) {
-            return Err(error);
-        }
-        if attempt >= self.config.detach_attempts {
-            tracing::info!(
-                step,
-                attempts = attempt,
-                "partition maintenance postponed, a reader holds the log"
-            );
-            return Ok(Step::GiveUp);
-        }
-        self.clock.sleep(self.config.detach_retry_pause).await;
-        Ok(Step::TryAgain)
-    }
 }
 
-enum Step<T> {
-    Done(T),
-    TryAgain,
-    GiveUp,
+/// A step of a run, each in a transaction of its own.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Ensure,
+    Close { opened_before: OffsetDateTime },
+    Drop { cutoff: OffsetDateTime },
+}
+
+impl Step {
+    async fn run(self, connection: &mut PgConnection, lock_timeout: Duration) -> Result<i32, DatabaseError> {
+        Ok(match self {
+            Self::Ensure => ensure_partitions(connection).await?,
+            Self::Close { opened_before } => {
+                i32::from(store::partitions::close(connection, opened_before, lock_timeout).await?)
+            }
+            Self::Drop { cutoff } => {
+                let head = store::read::head(connection).await?;
+                store::partitions::drop_expired(connection, cutoff, head, lock_timeout).await?
+            }
+        })
+    }
 }
 
 /// The partitions of the log, oldest first.
@@ -192,12 +206,12 @@ enum Step<T> {
 /// # Errors
 ///
 /// [`DatabaseError`] when the database cannot be asked.
-pub async fn partitions(connection: &mut sqlx::PgConnection) -> Result<Vec<Partition>, DatabaseError> {
+pub async fn partitions(connection: &mut PgConnection) -> Result<Vec<Partition>, DatabaseError> {
     Ok(store::partitions::list(connection).await?)
 }
 
 /// Creates missing partitions as `seqline.settings` says.
-pub(crate) async fn ensure_partitions(connection: &mut sqlx::PgConnection) -> Result<i32, DatabaseError> {
+pub(crate) async fn ensure_partitions(connection: &mut PgConnection) -> Result<i32, DatabaseError> {
     let settings = store::settings::partition_settings(connection).await?;
     let head = store::read::head(connection).await?;
     Ok(store::partitions::ensure(connection, settings.size, settings.ahead, head).await?)

@@ -273,7 +273,7 @@ fn check_privileges(facts: &Facts) -> Result<(), MigrateError> {
     Err(MigrateError::Privileges {
         user: facts.user.clone(),
         database: facts.database.clone(),
-        sql: migrations::request(&facts.user, &facts.database),
+        sql: migrations::request(&facts.user, &facts.database, facts.server_version_num >= 160_000),
     })
 }
 

@@ -5,6 +5,7 @@
 //! database and is measured on the stored form.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
@@ -12,7 +13,7 @@ use serde::ser::Serialize;
 use serde_json::value::RawValue;
 
 use crate::event::{InvalidEvent, Rule};
-use crate::limits::{MESSAGE_PATH_CHARACTERS_MAX, PAYLOAD_DEPTH_MAX};
+use crate::limits::{MESSAGE_PATH_CHARACTERS_MAX, PAYLOAD_BYTES_MAX, PAYLOAD_DEPTH_MAX};
 
 /// A valid event payload.
 ///
@@ -43,11 +44,11 @@ impl Payload {
     /// [`InvalidEvent`] when it is not JSON, not an object, has a null at any depth (the message has its path), is nested
     /// deeper than [`PAYLOAD_DEPTH_MAX`], or holds a string that PostgreSQL cannot store (`\u0000`, a lone surrogate).
     pub fn from_json(text: &str) -> Result<Self, InvalidEvent> {
-        let raw: Box<RawValue> = serde_json::from_str(text).map_err(|error| syntax(&error))?;
-        let mut scan = Scan { keep_nulls: true, nulls: Vec::new(), out: None };
+        let raw = parse(text)?;
+        let mut scan = Scan { keep_nulls: true, first_null: None, out: None };
         scan.value(&raw, &mut String::new(), 0)?;
         object_only(&raw)?;
-        match scan.nulls.into_iter().min() {
+        match scan.first_null {
             Some(path) => Err(null_at(&path)),
             None => Ok(Self(raw)),
         }
@@ -77,9 +78,9 @@ impl Payload {
     /// # Ok::<(), seqline::InvalidEvent>(())
     /// ```
     pub fn without_nulls(text: &str) -> Result<Self, InvalidEvent> {
-        let raw: Box<RawValue> = serde_json::from_str(text).map_err(|error| syntax(&error))?;
+        let raw = parse(text)?;
         let mut scan =
-            Scan { keep_nulls: false, nulls: Vec::new(), out: Some(String::with_capacity(text.len())) };
+            Scan { keep_nulls: false, first_null: None, out: Some(String::with_capacity(text.len())) };
         scan.value(&raw, &mut String::new(), 0)?;
         object_only(&raw)?;
         let stripped = scan.out.unwrap_or_default();
@@ -122,7 +123,8 @@ impl PartialEq for Payload {
 /// One walk over a document that finds what the log refuses and, when asked, writes the document without nulls.
 struct Scan {
     keep_nulls: bool,
-    nulls: Vec<String>,
+    /// The first path in byte order at which a null was found. Only this one is kept: there can be very many.
+    first_null: Option<String>,
     out: Option<String>,
 }
 
@@ -138,8 +140,8 @@ impl Scan {
                 Ok(())
             }
             Some(b'n') => {
-                if self.keep_nulls {
-                    self.nulls.push(path.clone());
+                if self.keep_nulls && self.first_null.as_ref().is_none_or(|first| *path < *first) {
+                    self.first_null = Some(path.clone());
                 }
                 self.write(text);
                 Ok(())
@@ -154,13 +156,14 @@ impl Scan {
     fn object(&mut self, text: &str, path: &mut String, depth: usize) -> Result<(), InvalidEvent> {
         let Members(members) = parse_nested(text, depth)?;
         self.write("{");
+        let last: HashMap<&str, usize> =
+            members.iter().enumerate().map(|(position, (key, _))| (key.as_str(), position)).collect();
         let mut first = true;
         for (position, (key, value)) in members.iter().enumerate() {
             storable(key)?;
-            let repeated = members[position + 1..].iter().any(|(later, _)| later == key);
-            if repeated {
+            if last.get(key.as_str()) != Some(&position) {
                 // PostgreSQL keeps the last one. This one must still be storable text, since the parser reads it.
-                Scan { keep_nulls: false, nulls: Vec::new(), out: None }.value(
+                Scan { keep_nulls: false, first_null: None, out: None }.value(
                     value,
                     &mut String::new(),
                     depth,
@@ -215,6 +218,17 @@ impl Scan {
     }
 }
 
+fn parse(text: &str) -> Result<Box<RawValue>, InvalidEvent> {
+    if text.len() > PAYLOAD_BYTES_MAX {
+        return Err(InvalidEvent::new(
+            Rule::PayloadSize,
+            "payload",
+            format!("member payload has {} bytes, more than any database allows", text.len()),
+        ));
+    }
+    serde_json::from_str(text).map_err(|error| syntax(&error))
+}
+
 fn parse_nested<'a, T: Deserialize<'a>>(text: &'a str, depth: usize) -> Result<T, InvalidEvent> {
     if depth > PAYLOAD_DEPTH_MAX {
         return Err(InvalidEvent::new(
@@ -227,7 +241,7 @@ fn parse_nested<'a, T: Deserialize<'a>>(text: &'a str, depth: usize) -> Result<T
 }
 
 /// The members of an object in their order, duplicates included.
-struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+struct Members<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -241,8 +255,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut members = Vec::new();
-                while let Some(key) = map.next_key::<String>()? {
-                    members.push((Cow::Owned(key), map.next_value()?));
+                while let Some(key) = map.next_key()? {
+                    members.push((key, map.next_value()?));
                 }
                 Ok(Members(members))
             }

@@ -2,16 +2,14 @@
 
 use std::io::Read;
 
-use seqline::{Actor, NewEvent, Payload};
+use seqline::{Actor, CommitError, NewEvent, Payload};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::cli::{AppendArgs, DatabaseArgs, MemberArgs};
 use crate::failure::Failure;
+use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::{connect, output};
-
-/// Largest payload that is read from standard input: the most that the database's setting can allow.
-const PAYLOAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 #[derive(Serialize)]
 struct Appended {
@@ -22,11 +20,18 @@ struct Appended {
 }
 
 pub(crate) async fn run(database: &DatabaseArgs, args: AppendArgs) -> Result<(), Failure> {
-    let event = event(&args)?;
+    // Of our own, so that a lost answer can be asked for again.
+    let id = args.id.filter(|id| !id.is_nil()).unwrap_or_else(Uuid::now_v7);
+    let event = event(&args, id)?;
     let pool = connect::pool(&connect::options(database)?, 1).await?;
     let mut tx = seqline::begin(&pool).await?;
     let ids = seqline::append(&mut tx, &[event]).await?;
-    seqline::commit(tx).await?;
+    seqline::commit(tx).await.map_err(|error| match error {
+        CommitError::Unknown(_) => Failure::Unavailable(format!(
+            "{error}; run the same command with --id {id}: it cannot append twice"
+        )),
+        error => error.into(),
+    })?;
     let appended = Appended { seq: seq_of(&pool, ids[0]).await?, id: ids[0] };
     if args.json {
         return output::json(&appended);
@@ -45,7 +50,7 @@ async fn seq_of(pool: &sqlx::PgPool, id: Uuid) -> Result<Option<i64>, Failure> {
     }
 }
 
-fn event(args: &AppendArgs) -> Result<NewEvent, Failure> {
+fn event(args: &AppendArgs, id: Uuid) -> Result<NewEvent, Failure> {
     let text = match args.payload.as_str() {
         "-" => from_stdin()?,
         text => text.to_owned(),
@@ -53,14 +58,14 @@ fn event(args: &AppendArgs) -> Result<NewEvent, Failure> {
     let payload = if args.strip_nulls { Payload::without_nulls(&text) } else { Payload::from_json(&text) }?;
     let mut builder = NewEvent::builder(
         &args.event_type,
-        args.members.resource_kind.as_deref().unwrap_or_default(),
+        args.resource_kind.as_deref().unwrap_or_default(),
         &args.members.receive_action,
     )
     .payload(payload)
     .resource_id(args.resource_id.as_deref().unwrap_or_default())
     .client_msg_id(args.client_msg_id.as_deref().unwrap_or_default())
     .traceparent(args.traceparent.as_deref().unwrap_or_default())
-    .id(args.id.unwrap_or_default())
+    .id(id)
     .truncated(args.truncated);
     if let Some(version) = args.resource_version {
         builder = builder.resource_version(version);

@@ -10,36 +10,35 @@ pub(crate) mod up;
 
 use std::path::Path;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
 use crate::failure::Failure;
 
-/// Resolves when the user or the system asks the process to end. Listening begins with the call and not with the first
-/// poll, so that no signal is missed in between. After the first, a second signal ends the process at once.
-pub(crate) fn asked_to_stop() -> Stop {
-    use tokio::signal::unix::{SignalKind, signal};
-
-    let signals = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()));
-    Box::pin(async move {
-        let mut signals = match signals {
-            (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
-            // Without handlers a signal ends the process, which is also what was asked for.
-            _ => return std::future::pending().await,
-        };
-        tokio::select! {
-            _ = signals.0.recv() => {}
-            _ = signals.1.recv() => {}
-        }
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = signals.0.recv() => {}
-                _ = signals.1.recv() => {}
-            }
-            std::process::exit(130);
-        });
-    })
+/// Cancelled when the user or the system asks the process to end. Whoever does the work decides how; a second signal ends
+/// the process at once, whatever it is doing. Listening begins with the call, so that no signal is missed.
+pub(crate) fn asked_to_stop() -> CancellationToken {
+    let stop = CancellationToken::new();
+    // Without handlers a signal ends the process, which is also what was asked for.
+    if let (Ok(interrupt), Ok(terminate)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
+    {
+        tokio::spawn(listen(interrupt, terminate, stop.clone()));
+    }
+    stop
 }
 
-/// The wish that the process ends.
-pub(crate) type Stop = std::pin::Pin<Box<dyn Future<Output = ()> + Send>>;
+async fn listen(mut interrupt: Signal, mut terminate: Signal, stop: CancellationToken) {
+    let mut either = async || {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    };
+    either().await;
+    stop.cancel();
+    either().await;
+    std::process::exit(130);
+}
 
 pub(crate) fn file_failure(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::Unavailable(format!("cannot {what} {}: {error}", path.display()))

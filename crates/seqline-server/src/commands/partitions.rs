@@ -51,7 +51,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: PartitionsArgs) -> Result
     let closed = if done.closed { 1 } else { 0 };
     output::line(format!("{} created, {closed} closed, {} dropped", done.created, done.dropped))?;
     if done.postponed {
-        eprintln!("seqline: a reader holds the log, the rest is left to the next run");
+        eprintln!("seqline: others use the log, the rest is left to the next run");
     }
     Ok(())
 }

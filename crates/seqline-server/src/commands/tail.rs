@@ -7,7 +7,6 @@ use seqline::envelope::{Delivery, Envelope};
 use seqline::tail::{Sink, SinkError, Start, Tail, TailConfig};
 use seqline::{Clock, StoredEvent, read};
 use time::format_description::well_known::Rfc3339;
-use tokio_util::sync::CancellationToken;
 
 use super::asked_to_stop;
 use crate::cli::{DatabaseArgs, TailArgs};
@@ -48,15 +47,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: TailArgs) -> Result<(), F
     let config =
         TailConfig { start: Start::After(after), poll_interval: args.poll_interval, ..TailConfig::default() };
     let tail = Tail::new(pool, listen, config, Clock::system()).await?;
-    let stop = CancellationToken::new();
-    let end = stop.clone();
-    let signals = tokio::spawn(async move {
-        asked_to_stop().await;
-        end.cancel();
-    });
-    let result = tail.run(vec![Box::new(printer)], stop).await;
-    signals.abort();
-    Ok(result?)
+    Ok(tail.run(vec![Box::new(printer)], asked_to_stop()).await?)
 }
 
 struct Printer {

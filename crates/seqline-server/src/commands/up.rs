@@ -4,6 +4,7 @@
 //! way it brings the schema up to date, keeps partitions and retention while it runs, and stops on Ctrl-C. The data is
 //! never deleted.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,12 +13,14 @@ use seqline::Clock;
 use seqline::embedded::{Durability, EmbeddedError, PostgresBinaries, PostgresServer, ServerConfig};
 use seqline::maintenance::Maintenance;
 use seqline::migrate::{Migrated, migrate};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
+use tokio_util::sync::CancellationToken;
 
-use super::{Stop, asked_to_stop, file_failure};
+use super::{asked_to_stop, file_failure};
 use crate::cli::{DatabaseArgs, UpArgs};
+use crate::connect::GivenUrl;
 use crate::failure::Failure;
 use crate::{connect, store};
 
@@ -33,16 +36,29 @@ struct Ready<'a> {
 }
 
 pub(crate) async fn run(database: &DatabaseArgs, args: UpArgs) -> Result<(), Failure> {
-    let mut stop = asked_to_stop();
-    match connect::given_url(database) {
-        Some(url) => on_given_database(&url, &args, &mut stop).await,
-        None => on_embedded_server(&args, &mut stop).await,
+    let stop = asked_to_stop();
+    if let Some(file) = args.ready_file.as_deref().filter(|file| is_stale(file)) {
+        remove_leftover(file)?;
+    }
+    match connect::given_urls(database).as_slice() {
+        [] => on_embedded_server(&args, &stop).await,
+        given => on_given_database(given, &args, &stop).await,
     }
 }
 
-async fn on_given_database(url: &str, args: &UpArgs, stop: &mut Stop) -> Result<(), Failure> {
+async fn on_given_database(
+    given: &[GivenUrl],
+    args: &UpArgs,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    let url = &given[0].url;
     let options = connect::parse(url)?;
-    let migrated = migrate(&mut connect::connect(&options).await?).await?;
+    let prepared = async {
+        let mut connection = connect::connect(&options).await?;
+        say_database(&options, given);
+        Ok::<_, Failure>(migrate(&mut connection).await?)
+    };
+    let Some(migrated) = unless_stopped(prepared, stop).await? else { return Ok(()) };
     say_schema(migrated);
     let ready = ready_file(args, &Ready { database_url: url, pid: std::process::id(), postgres_pid: None })?;
     eprintln!("Ready. Press Ctrl-C to stop.");
@@ -51,7 +67,7 @@ async fn on_given_database(url: &str, args: &UpArgs, stop: &mut Stop) -> Result<
     result
 }
 
-async fn on_embedded_server(args: &UpArgs, stop: &mut Stop) -> Result<(), Failure> {
+async fn on_embedded_server(args: &UpArgs, stop: &CancellationToken) -> Result<(), Failure> {
     let data_dir = match &args.data_dir {
         Some(dir) => dir.clone(),
         None => default_data_dir()?,
@@ -62,21 +78,26 @@ async fn on_embedded_server(args: &UpArgs, stop: &mut Stop) -> Result<(), Failur
         durability: Durability::Durable,
         ..ServerConfig::new(binaries, &data_dir)
     };
-    let mut server = tokio::select! {
-        started = PostgresServer::start(config) => started.map_err(embedded_failure)?,
-        () = &mut *stop => { eprintln!("Stopping."); return Ok(()) }
-    };
+    let started = async { PostgresServer::start(config).await.map_err(embedded_failure) };
+    let Some(mut server) = unless_stopped(started, stop).await? else { return Ok(()) };
     let result = with_server(&mut server, args, stop).await;
     let stopped = server.stop().await.map_err(embedded_failure);
     result.and(stopped)
 }
 
-async fn with_server(server: &mut PostgresServer, args: &UpArgs, stop: &mut Stop) -> Result<(), Failure> {
+async fn with_server(
+    server: &mut PostgresServer,
+    args: &UpArgs,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
+    let url_file = server.data_dir().join("url");
+    // The folder is ours now, so nobody else's password is in there.
+    remove_leftover(&url_file)?;
     let password = random_password()?;
-    let (options, migrated) = prepare(server, &password).await?;
+    let prepared = unless_stopped(prepare(server, &password), stop).await?;
+    let Some((options, migrated)) = prepared else { return Ok(()) };
     let user = store::embedded::USER;
     let database_url = format!("postgres://{user}:{password}@127.0.0.1:{}/{user}", server.port());
-    let url_file = server.data_dir().join("url");
     write_private(&url_file, &database_url)?;
     eprintln!(
         "PostgreSQL {} runs on 127.0.0.1 port {}, data in {}",
@@ -94,15 +115,25 @@ async fn with_server(server: &mut PostgresServer, args: &UpArgs, stop: &mut Stop
         },
     )
     .inspect_err(|_| remove(Some(url_file.clone())))?;
-    let program = program();
-    eprintln!(
-        "Ready. In another terminal:\n\n  export SEQLINE_DATABASE_URL=\"$(cat '{}')\"\n  {program} append order.created --resource-kind order --payload '{{\"total\": 12.5}}'\n  {program} tail --follow\n\nPress Ctrl-C to stop.",
-        url_file.display()
-    );
+    say_how_to_go_on(&url_file);
     let result = serve(&options, args, Some(server), stop).await;
     remove(Some(url_file));
     remove(ready);
     result
+}
+
+/// What comes of the work, or `None` when it was dropped because the user did not want to wait for it.
+async fn unless_stopped<T>(
+    work: impl Future<Output = Result<T, Failure>>,
+    stop: &CancellationToken,
+) -> Result<Option<T>, Failure> {
+    tokio::select! {
+        done = work => done.map(Some),
+        () = stop.cancelled() => {
+            eprintln!("Stopping.");
+            Ok(None)
+        }
+    }
 }
 
 /// Role, database and schema. The user's role has the rights of an application and not those of the superuser.
@@ -130,7 +161,7 @@ async fn serve(
     options: &PgConnectOptions,
     args: &UpArgs,
     server: Option<&mut PostgresServer>,
-    stop: &mut Stop,
+    stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let pool = connect::pool(options, 1).await?;
     let clock = Clock::system();
@@ -150,7 +181,7 @@ async fn serve(
         }
     };
     tokio::select! {
-        () = stop => {
+        () = stop.cancelled() => {
             eprintln!("Stopping.");
             Ok(())
         }
@@ -176,9 +207,39 @@ fn say_schema(migrated: Migrated) {
     }
 }
 
-/// How the user can call this program again: as it was called, which with cargo is a path.
+/// Which database it is and who said so: a variable can be set without the user thinking of it.
+fn say_database(options: &PgConnectOptions, given: &[GivenUrl]) {
+    let database = options.get_database().unwrap_or_else(|| options.get_username());
+    let origins: Vec<&str> = given.iter().map(|given| given.origin).collect();
+    eprintln!(
+        "Using database {}/{database}, given by {}. To run an embedded server instead, leave out {}.",
+        connect::place(options),
+        origins[0],
+        origins.join(" and ")
+    );
+}
+
+fn say_how_to_go_on(url_file: &Path) {
+    let program = program();
+    let url_file = quoted(&url_file.display().to_string());
+    eprintln!(
+        "Ready. In another terminal:\n\n  export SEQLINE_DATABASE_URL=\"$(cat {url_file})\"\n  {program} append order.created --resource-kind order --payload '{{\"total\": 12.5}}'\n  {program} tail --follow\n\nPress Ctrl-C to stop."
+    );
+}
+
+/// How the user can call this program again in a shell, from whatever folder.
 fn program() -> String {
-    std::env::args().next().unwrap_or_else(|| "seqline".to_owned())
+    let called = std::env::args().next().unwrap_or_else(|| "seqline".to_owned());
+    // By a path, as with cargo. Else the shell has found it, and will again.
+    let path = called.contains('/').then(|| std::env::current_exe().ok()).flatten();
+    let program = path.map_or(called, |path| path.display().to_string());
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:@,".contains(c);
+    if program.chars().all(plain) { program } else { quoted(&program) }
+}
+
+/// As one word of a shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
 }
 
 /// Where data goes that the user did not think about.
@@ -213,19 +274,46 @@ fn ready_file(args: &UpArgs, ready: &Ready<'_>) -> Result<Option<PathBuf>, Failu
 
 /// Written whole or not at all, and readable for the owner only: there is a password in it.
 fn write_private(path: &Path, text: &str) -> Result<(), Failure> {
-    use std::io::Write;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}", std::process::id()));
     let temporary = path.with_file_name(name);
-    std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)
-        .and_then(|mut file| writeln!(file, "{text}"))
+    // Of a process with the same number that was killed; or somebody has put a link there, which must not be followed.
+    remove_leftover(&temporary)?;
+    create_private(&temporary, text)
         .and_then(|()| std::fs::rename(&temporary, path))
+        .inspect_err(|_| remove(Some(temporary.clone())))
         .map_err(|error| file_failure("write", path, &error))
+}
+
+fn create_private(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    writeln!(file, "{text}")
+}
+
+/// Whether the process that wrote a ready file is gone. One that runs keeps its file.
+fn is_stale(ready_file: &Path) -> bool {
+    #[derive(Deserialize)]
+    struct Written {
+        pid: i32,
+    }
+    let text = std::fs::read(ready_file).unwrap_or_default();
+    let Ok(Written { pid }) = serde_json::from_slice(&text) else { return false };
+    let pid = nix::unistd::Pid::from_raw(pid);
+    // In a container every run can have the same number.
+    pid == nix::unistd::getpid() || nix::sys::signal::kill(pid, None) == Err(nix::errno::Errno::ESRCH)
+}
+
+/// A file that an earlier run had no time to remove.
+fn remove_leftover(path: &Path) -> Result<(), Failure> {
+    match std::fs::remove_file(path) {
+        Err(error) if !is_absent(&error) => Err(file_failure("remove", path, &error)),
+        _ => Ok(()),
+    }
+}
+
+fn is_absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// What told others that the server is there goes with it. That it is gone already is as good.
@@ -241,5 +329,47 @@ fn embedded_failure(error: EmbeddedError) -> Failure {
             Failure::Refused(error.to_string())
         }
         error => Failure::Unavailable(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_planted_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (victim, url) = (folder.path().join("victim"), folder.path().join("url"));
+        std::fs::write(&victim, "mine").unwrap();
+        symlink(&victim, folder.path().join(format!("url.{}", std::process::id()))).unwrap();
+        write_private(&url, "secret").unwrap();
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "mine");
+        assert_eq!(std::fs::read_to_string(&url).unwrap(), "secret\n");
+        assert_eq!(url.symlink_metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_shell_reads_a_quoted_path_as_it_is() {
+        for path in ["/plain", "/it's a \"folder\" $HOME/`x`\\"] {
+            let script = format!("printf %s \"$(printf %s {})\"", quoted(path));
+            let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), path);
+        }
+    }
+
+    #[test]
+    fn a_ready_file_is_stale_when_its_process_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ready.json");
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
+        std::fs::write(&file, format!("{{\"database_url\":\"\",\"pid\":{}}}\n", child.id())).unwrap();
+        assert!(!is_stale(&file));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(is_stale(&file));
     }
 }

@@ -3,8 +3,9 @@
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
-/// The beginning of the input that an import started with.
-pub(crate) struct InputHead {
+/// What the beginning of an input looks like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Fingerprint {
     pub(crate) bytes: i32,
     pub(crate) sha256: String,
 }
@@ -13,7 +14,7 @@ pub(crate) struct InputHead {
 pub(crate) async fn register(
     connection: &mut PgConnection,
     name: &str,
-    head: &InputHead,
+    head: &Fingerprint,
     run: Uuid,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
@@ -28,27 +29,59 @@ pub(crate) async fn register(
     .map(drop)
 }
 
-/// Takes the import over: waits for the transactions of other runs that are under way, and makes their next ones fail.
+/// Takes the import over: waits for the transactions of other runs that are under way, and makes their next ones fail. The
+/// fingerprint grows with the input; false when it is not the known one any more.
 pub(crate) async fn take_over(
     connection: &mut PgConnection,
     name: &str,
     run: Uuid,
-) -> Result<(), sqlx::Error> {
-    sqlx::query("UPDATE seqline.imports SET run_id = $2 WHERE name = $1")
+    known: &Fingerprint,
+    now: &Fingerprint,
+) -> Result<bool, sqlx::Error> {
+    let updated = sqlx::query(
+        "UPDATE seqline.imports SET run_id = $2, head_bytes = $3, head_sha256 = $4
+         WHERE name = $1 AND head_bytes = $5 AND head_sha256 = $6",
+    )
+    .bind(name)
+    .bind(run)
+    .bind(now.bytes)
+    .bind(&now.sha256)
+    .bind(known.bytes)
+    .bind(&known.sha256)
+    .execute(connection)
+    .await?;
+    Ok(updated.rows_affected() == 1)
+}
+
+/// Waits for the transactions of other runs that are under way, and keeps new ones out until the end of the transaction. A
+/// lock that queues: with a lock on the row new transactions would go past whoever waits for it.
+pub(crate) async fn wait_for_others(connection: &mut PgConnection, name: &str) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT pg_advisory_xact_lock(hashtextextended('seqline.imports ' || $1, 0))")
         .bind(name)
-        .bind(run)
         .execute(connection)
         .await
         .map(drop)
 }
 
-/// Whether the import still belongs to this run, which holds until the end of the transaction.
+/// Makes other runs wait for this transaction before they take the import over.
+pub(crate) async fn keep_others_waiting(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT pg_advisory_xact_lock_shared(hashtextextended('seqline.imports ' || $1, 0))")
+        .bind(name)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+/// Whether the import still belongs to this run. Holds until the end of the transaction for whoever keeps others waiting.
 pub(crate) async fn belongs_to(
     connection: &mut PgConnection,
     name: &str,
     run: Uuid,
 ) -> Result<bool, sqlx::Error> {
-    let row = sqlx::query("SELECT FROM seqline.imports WHERE name = $1 AND run_id = $2 FOR SHARE")
+    let row = sqlx::query("SELECT FROM seqline.imports WHERE name = $1 AND run_id = $2")
         .bind(name)
         .bind(run)
         .fetch_optional(connection)
@@ -59,12 +92,12 @@ pub(crate) async fn belongs_to(
 pub(crate) async fn registered(
     connection: &mut PgConnection,
     name: &str,
-) -> Result<Option<InputHead>, sqlx::Error> {
+) -> Result<Option<Fingerprint>, sqlx::Error> {
     let row = sqlx::query("SELECT head_bytes, head_sha256 FROM seqline.imports WHERE name = $1")
         .bind(name)
         .fetch_optional(connection)
         .await?;
-    row.map(|row| Ok(InputHead { bytes: row.try_get(0)?, sha256: row.try_get(1)? })).transpose()
+    row.map(|row| Ok(Fingerprint { bytes: row.try_get(0)?, sha256: row.try_get(1)? })).transpose()
 }
 
 /// A range of lines that is done, with how many were imported and rejected.

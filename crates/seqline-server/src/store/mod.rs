@@ -2,3 +2,4 @@
 
 pub(crate) mod embedded;
 pub(crate) mod import;
+pub(crate) mod schema;

@@ -116,7 +116,7 @@ async fn a_payload_comes_from_standard_input_and_loses_its_nulls_on_request() {
     on(&db, Role::App, append).arg("--strip-nulls").stdin(with_nulls).ok().await;
     assert_eq!(newest(&db).await["payload"], json!({"b": [{"d": 1}]}));
     let sentence = on(&db, Role::App, append).stdin(with_nulls).refused(4).await;
-    assert_eq!(sentence, "payload member /a is null");
+    assert_eq!(sentence, "payload member /a is null; leave it out, or use --strip-nulls");
 }
 
 #[tokio::test]
@@ -191,8 +191,17 @@ async fn what_the_sql_function_refuses_is_refused_in_the_same_words() {
     }
     let nulls =
         on(&db, Role::App, ["append", "a.b", "--resource-kind", "x", "--payload", r#"{"a":[{"b":null}]}"#]);
-    assert_eq!(nulls.refused(4).await, "payload member /a/0/b is null");
+    assert_eq!(nulls.refused(4).await, "payload member /a/0/b is null; leave it out, or use --strip-nulls");
     assert_eq!(on(&db, Role::Reader, ["tail"]).ok().await, "");
+}
+
+#[tokio::test]
+async fn a_number_that_the_database_cannot_store_is_refused() {
+    let db = TestDb::new().await;
+    let append = ["append", "a.b", "--resource-kind", "x", "--payload", r#"{"n": 1e999999}"#];
+    let sentence = on(&db, Role::App, append).refused(4).await;
+    let expected = "member payload cannot be stored: value overflows numeric format";
+    assert!(sentence.starts_with(expected), "{sentence}");
 }
 
 #[tokio::test]

@@ -57,3 +57,12 @@ async fn a_command_line_that_is_not_understood_ends_with_2_and_prints_no_data() 
         assert!(outcome.stderr.contains("--help") || outcome.stderr.contains("Usage"), "{line}: {outcome:?}");
     }
 }
+
+#[tokio::test]
+async fn an_import_without_type_and_kind_is_told_the_plain_options() {
+    let outcome = seqline(["import", "-"]).run().await;
+    assert_eq!(outcome.code(), Some(2), "{outcome:?}");
+    for option in ["--type <TYPE>", "--resource-kind <KIND>"] {
+        assert!(outcome.stderr.contains(option), "{outcome:?}");
+    }
+}

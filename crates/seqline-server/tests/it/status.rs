@@ -161,7 +161,7 @@ async fn a_reader_that_holds_the_log_postpones_the_drop_and_is_mentioned() {
     let mut reader = db.connect(Role::Reader).await;
     run_sql(&mut reader, "BEGIN; SELECT count(*) FROM seqline.event_log").await;
     let outcome = on(&db, Role::App, ["partitions", "maintain", "--retention", "0s"]).run().await;
-    assert_eq!(outcome.sentence(0), "a reader holds the log, the rest is left to the next run");
+    assert_eq!(outcome.sentence(0), "others use the log, the rest is left to the next run");
     assert!(outcome.stdout.ends_with(" 0 dropped\n"), "{outcome:?}");
     run_sql(&mut reader, "COMMIT").await;
 }

@@ -8,14 +8,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::sys::signal::kill;
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use seqline::embedded::PostgresBinaries;
 use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{DEADLINE, Outcome, Running, Seqline, on, seqline};
+use crate::support::{DEADLINE, Outcome, Running, Seqline, Sessions, on, run_sql, seqline};
 
 /// A place for the data folder and the ready file. PostgreSQL may run as another user, who has to get in.
 struct Place(TempDir);
@@ -37,13 +37,22 @@ impl Place {
 
     /// `up` with its own server on this place.
     fn up(&self) -> Seqline {
+        self.up_on(&self.data())
+    }
+
+    /// The same with its data elsewhere.
+    fn up_on(&self, data: &Path) -> Seqline {
         let binaries = PostgresBinaries::find(None).expect("there is a PostgreSQL");
-        self.up_without_binaries().arg("--pg-bin").arg(binaries.dir())
+        self.up_without_binaries_on(data).arg("--pg-bin").arg(binaries.dir())
     }
 
     fn up_without_binaries(&self) -> Seqline {
+        self.up_without_binaries_on(&self.data())
+    }
+
+    fn up_without_binaries_on(&self, data: &Path) -> Seqline {
         seqline(["up", "--data-dir"])
-            .arg(self.data())
+            .arg(data)
             .arg("--ready-file")
             .arg(self.ready_file())
             // Away from a checkout with binaries of its own.
@@ -53,14 +62,16 @@ impl Place {
     /// Starts it and waits until it says that it is ready.
     async fn start(&self, up: Seqline) -> Up {
         let mut running = up.start();
-        let mut text = String::new();
+        let mut ready = Value::Null;
+        // One that was killed may have left its file, until this one removes it.
         eventually(DEADLINE, "the ready file is there", async || {
             assert!(!running.has_ended(), "it ended before it was ready");
-            text = std::fs::read_to_string(self.ready_file()).unwrap_or_default();
-            !text.is_empty()
+            let Ok(text) = std::fs::read_to_string(self.ready_file()) else { return false };
+            ready = serde_json::from_str(&text).expect("the ready file is JSON");
+            ready["pid"] == running.pid()
         })
         .await;
-        Up { running, ready: serde_json::from_str(&text).expect("the ready file is JSON") }
+        Up { running, ready }
     }
 }
 
@@ -107,7 +118,7 @@ impl Up {
     /// Stops it as a service manager does.
     async fn stop(self) -> Outcome {
         let postgres = self.postgres_pid();
-        self.running.signal(nix::sys::signal::Signal::SIGTERM);
+        self.running.signal(Signal::SIGTERM);
         let outcome = self.running.end().await;
         assert_eq!(outcome.code(), Some(0), "{outcome:?}");
         assert!(has_ended(postgres), "PostgreSQL is still there");
@@ -131,12 +142,16 @@ async fn with_a_url_it_migrates_that_database_and_starts_no_server() {
     let up = place.start(place.up().args(["--database-url", &db.url(Role::Admin)])).await;
     assert_eq!(up.ready, json!({"database_url": db.url(Role::Admin), "pid": up.running.pid()}));
     assert_eq!(up.append().await, 1);
-    up.running.signal(nix::sys::signal::Signal::SIGINT);
+    up.running.signal(Signal::SIGINT);
     let outcome = up.running.end().await;
     assert_eq!((outcome.code(), outcome.stdout.as_str()), (Some(0), ""), "{outcome:?}");
     let version = seqline::migrate::newest_version();
-    let said =
-        format!("The schema was created (version {version}).\nReady. Press Ctrl-C to stop.\nStopping.\n");
+    let place_of_db = format!("127.0.0.1:{}/{}", db.options(Role::Admin).get_port(), db.name());
+    let said = format!(
+        "Using database {place_of_db}, given by --database-url. \
+         To run an embedded server instead, leave out --database-url.\n\
+         The schema was created (version {version}).\nReady. Press Ctrl-C to stop.\nStopping.\n"
+    );
     assert_eq!(outcome.stderr, said);
     assert!(!place.data().exists() && !place.ready_file().exists());
 }
@@ -156,7 +171,7 @@ async fn with_a_url_it_applies_retention_and_makes_partitions() {
         status["headroom"].as_i64().unwrap() > 0
     };
     eventually(DEADLINE, "there is room for more events", room).await;
-    up.running.signal(nix::sys::signal::Signal::SIGTERM);
+    up.running.signal(Signal::SIGTERM);
     assert_eq!(up.running.end().await.code(), Some(0));
 }
 
@@ -164,8 +179,55 @@ async fn with_a_url_it_applies_retention_and_makes_partitions() {
 async fn with_a_url_of_a_role_that_may_not_migrate_it_says_so_and_ends() {
     let db = TestDb::new().await;
     let place = Place::new();
-    let up = place.up().args(["--database-url", &db.url(Role::Nobody)]);
-    let sentence = up.refused(4).await;
-    assert!(sentence.contains("permission denied"), "{sentence}");
+    let outcome = place.up().args(["--database-url", &db.url(Role::Nobody)]).run().await;
+    assert_eq!((outcome.code(), outcome.stdout.as_str()), (Some(4), ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("permission denied"), "{outcome:?}");
     assert!(!place.ready_file().exists() && !place.data().exists());
+}
+
+#[tokio::test]
+async fn a_variable_that_names_the_database_is_named_and_the_password_is_not() {
+    let db = TestDb::new().await;
+    let place = Place::new();
+    let url = db.url(Role::App);
+    let up = place
+        .up()
+        .env("SEQLINE_DATABASE_URL", &url)
+        .env("DATABASE_URL", "postgres://robin:hunter2@elsewhere/db");
+    let up = place.start(up).await;
+    up.running.signal(Signal::SIGTERM);
+    let outcome = up.running.end().await;
+    let said = "given by SEQLINE_DATABASE_URL. To run an embedded server instead, leave out SEQLINE_DATABASE_URL and DATABASE_URL.";
+    assert!(outcome.stderr.contains(said), "{outcome:?}");
+    let (start, _) = url.split_once('@').unwrap();
+    let (_, password) = start.rsplit_once(':').unwrap();
+    assert!(!outcome.stderr.contains(password) && !outcome.stderr.contains("hunter2"), "{outcome:?}");
+}
+
+#[tokio::test]
+async fn stopped_while_it_migrates_a_given_database_it_ends() {
+    let db = TestDb::new().await;
+    let place = Place::new();
+    let mut admin = db.connect(Role::Admin).await;
+    run_sql(&mut admin, "BEGIN; LOCK TABLE seqline.schema_version").await;
+    let running = place.up().args(["--database-url", &db.url(Role::App)]).start();
+    Sessions::of(&db, Role::App).reach(1, "wait_event_type = 'Lock'").await;
+    running.signal(Signal::SIGTERM);
+    let outcome = running.end().await;
+    assert_eq!(outcome.code(), Some(0), "{outcome:?}");
+    assert!(outcome.stderr.ends_with("\nStopping.\n"), "{outcome:?}");
+    assert!(!place.ready_file().exists());
+}
+
+#[tokio::test]
+async fn a_ready_file_that_was_left_by_a_killed_process_is_removed_first() {
+    let db = TestDb::new().await;
+    let place = Place::new();
+    let up = place.start(place.up().args(["--database-url", &db.url(Role::App)])).await;
+    up.running.signal(Signal::SIGKILL);
+    up.running.end().await;
+    assert!(place.ready_file().exists());
+    let nowhere = format!("postgres://127.0.0.1:{}/db", crate::support::closed_port());
+    place.up().args(["--database-url", &nowhere]).refused(3).await;
+    assert!(!place.ready_file().exists());
 }

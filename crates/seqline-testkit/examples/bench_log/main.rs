@@ -49,6 +49,6 @@ fn seconds() -> anyhow::Result<Option<u64>> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => Ok(None),
         ["--seconds", seconds] => seconds.parse().map(Some).context("--seconds takes a number"),
-        _ => bail!("usage: bench_log [--seconds N]"),
+        _ => bail!("usage: cargo xtask bench log [-- --seconds N]"),
     }
 }

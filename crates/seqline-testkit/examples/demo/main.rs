@@ -107,6 +107,6 @@ fn seconds() -> anyhow::Result<u64> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => Ok(DEFAULT_SECONDS),
         ["--seconds", seconds] => seconds.parse().context("--seconds takes a number"),
-        _ => bail!("usage: demo [--seconds N]"),
+        _ => bail!("usage: cargo xtask demo [-- --seconds N]"),
     }
 }

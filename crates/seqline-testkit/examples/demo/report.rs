@@ -80,7 +80,7 @@ fn history(evidence: &Evidence<'_>) -> Finding {
         Ok(summary) => Finding {
             promise,
             observed: format!(
-                "seq 1 to {}: {} committed transactions whole and in order, nothing of {} rolled back, {} of {} unknown ones had committed",
+                "seq 1 to {}: {} committed transactions whole and in order, nothing of {} rolled back ones (savepoints included), {} of {} unknown ones had committed",
                 summary.events,
                 summary.committed,
                 summary.rolled_back,
@@ -122,11 +122,16 @@ fn atomicity(evidence: &Evidence<'_>) -> Finding {
     for event in &evidence.log {
         *counted.entry(event.resource_id.clone().unwrap_or_default()).or_default() += 1;
     }
+    let unknown = counted.keys().filter(|id| !evidence.accounts.contains_key(*id));
+    let unknown = unknown
+        .map(|id| format!("the log has events of account {id}, which does not exist"))
+        .collect::<Vec<_>>();
     let faults = evidence
         .accounts
         .iter()
         .filter(|(id, events)| counted.get(*id) != Some(events))
         .map(|(id, events)| format!("account {id} counts {events} events, the log has {:?}", counted.get(id)))
+        .chain(unknown)
         .collect();
     Finding {
         promise: "Business rows and events commit together or not at all",

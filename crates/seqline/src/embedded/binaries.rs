@@ -277,7 +277,7 @@ mod tests {
         let error = named("--pg-bin", Path::new("/no-such-folder")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "--pg-bin names /no-such-folder, which has no program `postgres`; name the folder that holds it"
+            "--pg-bin names /no-such-folder, which has no program `postgres`: install PostgreSQL 14 or newer, or name the folder that holds it"
         );
     }
 }

@@ -194,6 +194,8 @@ impl PostgresServer {
             .database("postgres")
             .ssl_mode(PgSslMode::Disable)
             .application_name("seqline")
+            // Statements of the superuser set passwords.
+            .disable_statement_logging()
     }
 
     /// The same as a URL, to hand to another process. It holds the password: never log it.

@@ -39,7 +39,7 @@ impl StartupLog {
 
     /// Whether the server found its port taken.
     pub(super) fn says_port_taken(&self) -> bool {
-        self.since_mark().is_some_and(|text| text.contains("could not bind IPv4 address"))
+        self.since_mark().is_some_and(|text| says(&text, "Address already in use"))
     }
 
     fn since_mark(&self) -> Option<String> {
@@ -52,7 +52,16 @@ impl StartupLog {
     }
 }
 
+/// Whether the server could not listen, for this reason.
+fn says(text: &str, reason: &str) -> bool {
+    text.lines().any(|line| line.contains("could not bind IPv4 address") && line.contains(reason))
+}
+
 fn quote(text: &str) -> String {
+    if says(text, "Permission denied") {
+        return "its user may not listen on this port; choose one above 1023, or none to get a free one"
+            .into();
+    }
     let lines: Vec<&str> = text.lines().filter_map(about_the_start).collect();
     if lines.is_empty() {
         return "it left no message".into();
@@ -89,6 +98,16 @@ mod tests {
         FROM secret
 2026-01-01 00:00:00.000 UTC [7] FATAL:  could not load private key file";
         assert_eq!(quote(log), "LOG:  starting PostgreSQL 18.6; FATAL:  could not load private key file");
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_told_from_one_that_is_not_allowed() {
+        let bind = "LOG:  could not bind IPv4 address \"127.0.0.1\": ";
+        let (taken, denied) =
+            (format!("{bind}Address already in use\n"), format!("{bind}Permission denied\n"));
+        assert!(says(&taken, "Address already in use") && !says(&denied, "Address already in use"));
+        assert!(quote(&denied).starts_with("its user may not listen on this port"));
+        assert!(quote(&taken).contains("Address already in use"));
     }
 
     #[test]

@@ -63,10 +63,14 @@ COMMIT;
     )
 }
 
-/// What somebody with more rights has to run so that `user` can migrate `database`.
-pub(crate) fn request(user: &str, database: &str) -> String {
+/// What somebody with more rights has to run so that `user` can migrate `database`. From PostgreSQL 16 on a member can be kept
+/// from inheriting the owner's rights.
+pub(crate) fn request(user: &str, database: &str, without_inheriting: bool) -> String {
     let (user, database) = (quote(user), quote(database));
-    format!("{ROLES}\nGRANT seqline_owner TO {user};\nGRANT CREATE ON DATABASE {database} TO {user};\n")
+    let option = if without_inheriting { " WITH INHERIT FALSE, SET TRUE" } else { "" };
+    format!(
+        "{ROLES}\nGRANT seqline_owner TO {user}{option};\nGRANT CREATE ON DATABASE {database} TO {user};\n"
+    )
 }
 
 /// An SQL identifier.

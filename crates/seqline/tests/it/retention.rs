@@ -8,7 +8,8 @@ use std::time::Duration;
 use seqline::clock::ClockHand;
 use seqline::maintenance::{Maintenance, MaintenanceConfig, MaintenanceReport};
 use seqline::{Clock, ReadError, read, status};
-use seqline_testkit::{Role, TestDb, eventually};
+use seqline_testkit::{FaultProxy, Role, TestDb, eventually};
+use sqlx::postgres::PgPoolOptions;
 use sqlx::{PgConnection, PgPool};
 use tokio::task::JoinSet;
 
@@ -27,6 +28,7 @@ fn config() -> MaintenanceConfig {
         detach_lock_timeout: Duration::from_millis(50),
         detach_attempts: 1,
         detach_retry_pause: Duration::from_millis(500),
+        ..MaintenanceConfig::default()
     }
 }
 
@@ -346,4 +348,22 @@ async fn the_promised_headroom_is_exactly_what_can_be_appended() {
     seqline::append(&mut tx, &[event(0)]).await.unwrap();
     seqline::commit(tx).await.unwrap_err();
     assert_eq!(log(&mut db.connect(Role::Reader).await).await.len(), 6);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_ends_a_run_and_the_next_one_works() {
+    let db = TestDb::new().await;
+    let port = db.options(Role::App).get_port();
+    let proxy = FaultProxy::start(([127, 0, 0, 1], port).into()).await.unwrap();
+    let options = db.options(Role::App).port(proxy.addr().port());
+    let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
+    let config = MaintenanceConfig { statement_timeout: Duration::from_millis(300), ..config() };
+    let (maintenance, _hand) = at_present(pool, config);
+    maintenance.run().await.unwrap();
+    proxy.black_hole();
+    let error = maintenance.run().await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    proxy.heal();
+    // What is new goes through a new connection: the old one is not used again.
+    eventually(DEADLINE, "a run that works", async || maintenance.run().await.is_ok()).await;
 }

@@ -320,3 +320,66 @@ async fn an_open_page_in_each_of_150_transactions_leaves_room_in_the_lock_table(
     }
     append(&db.producer(), [2_996]).await;
 }
+
+#[tokio::test]
+async fn an_id_of_the_callers_choice_locks_a_handful_of_relations_with_300_partitions() {
+    let db = full_log().await;
+    let mut producer = db.connect(Role::Producer).await;
+    sqlx::raw_sql("BEGIN").execute(&mut producer).await.unwrap();
+    sqlx::raw_sql("SELECT seqline.append('test.happened', '{}', 'test', 'any', id => gen_random_uuid())")
+        .execute(&mut producer)
+        .await
+        .unwrap();
+    assert_locks_a_handful("an append with an id", locks(&mut producer).await).await;
+    sqlx::raw_sql("COMMIT").execute(&mut producer).await.unwrap();
+
+    let mut reader = db.connect(Role::Reader).await;
+    sqlx::raw_sql("BEGIN").execute(&mut reader).await.unwrap();
+    for seq in [1, 2_995] {
+        let id = sqlx::query_scalar("SELECT id FROM seqline.event_log WHERE seq = $1")
+            .bind(seq)
+            .persistent(false)
+            .fetch_one(&mut db.connect(Role::Reader).await)
+            .await
+            .unwrap();
+        assert_eq!(seqline::read::seq_of(&mut reader, id).await.unwrap(), Some(seq));
+    }
+    assert_eq!(locks(&mut reader).await, 0, "locks that a look-up by id keeps");
+}
+
+#[tokio::test]
+async fn many_ids_of_the_callers_choice_are_looked_up_by_their_index() {
+    let db = TestDb::new().await;
+    sqlx::raw_sql(
+        "SELECT cardinality(seqline.append_batch((
+             SELECT jsonb_agg(jsonb_build_object('type', 'test.happened', 'resource_kind', 'test',
+                 'receive_action', 'any', 'payload', '{}'::jsonb)) FROM generate_series(1, 10000))))",
+    )
+    .execute(&db.producer())
+    .await
+    .unwrap();
+    sqlx::raw_sql("ANALYZE seqline.event_log").execute(&db.admin()).await.unwrap();
+    let read = "SELECT coalesce(sum(seq_tup_read), 0)::bigint
+        + (SELECT coalesce(sum(idx_tup_read), 0)::bigint FROM pg_stat_user_indexes WHERE relname ~ '^event_log_from')
+        FROM pg_stat_user_tables WHERE relname ~ '^event_log_from'";
+    let before: i64 = sqlx::query_scalar(read).fetch_one(&db.admin()).await.unwrap();
+    let mut session = db.connect(Role::Producer).await;
+    sqlx::raw_sql(
+        "SELECT cardinality(seqline.append_batch((
+             SELECT jsonb_agg(jsonb_build_object('type', 'test.happened', 'resource_kind', 'test', 'id', gen_random_uuid(),
+                 'receive_action', 'any', 'payload', '{}'::jsonb)) FROM generate_series(1, 1000))))",
+    )
+    .execute(&mut session)
+    .await
+    .unwrap();
+    session.close().await.unwrap();
+    let mut after = before;
+    let inserted = "SELECT sum(n_tup_ins)::bigint FROM pg_stat_user_tables WHERE relname ~ '^event_log_from'";
+    eventually(DEADLINE, "the statistics of the session", async || {
+        let appended: i64 = sqlx::query_scalar(inserted).fetch_one(&db.admin()).await.unwrap();
+        after = sqlx::query_scalar(read).fetch_one(&db.admin()).await.unwrap();
+        appended >= 11_000
+    })
+    .await;
+    assert!(after - before < 5_000, "{} rows were read", after - before);
+}

@@ -296,3 +296,18 @@ fn migrations_that_were_released_are_never_edited() {
          sha256sum $(git ls-files -co --exclude-standard '*/migrations/*.sql' | sort) > {LIST}\n\n{found}"
     );
 }
+
+#[test]
+fn links_between_documents_lead_somewhere() {
+    let mut dead = Vec::new();
+    for (path, text) in files().into_iter().filter(|(path, _)| path.ends_with(".md")) {
+        let folder = Path::new(&path).parent().expect("a file is in a folder").to_owned();
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+        for target in targets.filter(|target| !target.is_empty() && !target.contains("://")) {
+            if !root().join(&folder).join(target).exists() {
+                dead.push(format!("{path}: {target}"));
+            }
+        }
+    }
+    assert!(dead.is_empty(), "these links lead nowhere:\n{}", dead.join("\n"));
+}

@@ -38,6 +38,13 @@ impl Source {
         }
     }
 
+    fn fixed_or<'a>(&'a self, placeholder: &'a str) -> &'a str {
+        match self {
+            Self::Fixed(text) => text,
+            Self::Pointer(_) => placeholder,
+        }
+    }
+
     fn get<'a>(&'a self, line: &'a RawValue, what: &str) -> Result<Cow<'a, str>, String> {
         match self {
             Self::Fixed(text) => Ok(Cow::Borrowed(text)),
@@ -51,19 +58,26 @@ impl Source {
 impl Converter {
     pub(super) fn new(args: &ImportArgs) -> Result<Self, Failure> {
         let pointer = |pointer: &Option<String>| pointer.as_ref().map(|pointer| checked(pointer)).transpose();
-        Ok(Self {
+        let converter = Self {
             event_type: Source::new(args.event_type.as_ref(), args.type_pointer.as_ref())?,
             type_prefix: args.type_prefix.clone().unwrap_or_default(),
-            resource_kind: Source::new(
-                args.members.resource_kind.as_ref(),
-                args.resource_kind_pointer.as_ref(),
-            )?,
+            resource_kind: Source::new(args.resource_kind.as_ref(), args.resource_kind_pointer.as_ref())?,
             resource_id_pointer: pointer(&args.resource_id_pointer)?,
             payload_pointer: pointer(&args.payload_pointer)?,
             receive_action: args.members.receive_action.clone(),
             strip_nulls: args.strip_nulls,
             template: with_members(NewEvent::builder("", "", ""), &args.members)?,
-        })
+        };
+        converter.probe()?;
+        Ok(converter)
+    }
+
+    /// A mistake in what is the same for every line would reject them all, and count them as done.
+    fn probe(&self) -> Result<(), Failure> {
+        let event_type = format!("{}{}", self.type_prefix, self.event_type.fixed_or("a.b"));
+        let resource_kind = self.resource_kind.fixed_or("any");
+        self.template.clone().with_names(event_type, resource_kind, &self.receive_action).build()?;
+        Ok(())
     }
 
     /// The event of a line, or why the line cannot be one. The reason names members and never quotes values.

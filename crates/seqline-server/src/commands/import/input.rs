@@ -9,10 +9,8 @@ use sha2::{Digest, Sha256};
 
 use crate::commands::file_failure;
 use crate::failure::Failure;
-use crate::store::import::{InputHead, Range};
-
-/// How much of the input is remembered to recognise it.
-pub(super) const HEAD_BYTES: usize = 64 * 1024;
+use crate::limits::HEAD_BYTES;
+use crate::store::import::{Fingerprint, Range};
 
 /// A line with its number from 1, or what is wrong with it.
 pub(super) type Line = (i64, Text);
@@ -58,17 +56,20 @@ impl Input {
         self.file.as_ref().map(|(_, length)| *length)
     }
 
-    /// The first bytes, at most `length`, as a fingerprint. Reading goes on at the beginning.
-    pub(super) fn head(&mut self, length: usize) -> Result<InputHead, Failure> {
+    /// The beginning. Reading goes on there. An input that ends within it has ended: what somebody adds meanwhile belongs to
+    /// the next run, so that every line of an import is covered by its fingerprint or comes after a full one.
+    pub(super) fn head(&mut self) -> Result<Head, Failure> {
         let mut head = Vec::new();
-        let read = (&mut self.reader).take(length as u64).read_to_end(&mut head);
+        let read = (&mut self.reader).take(HEAD_BYTES as u64).read_to_end(&mut head);
         read.map_err(|error| self.failure(&error))?;
-        let sha256 = Sha256::digest(&head).iter().map(|byte| format!("{byte:02x}")).collect();
-        let bytes = i32::try_from(head.len()).unwrap_or(i32::MAX);
         // Put it back in front: standard input cannot seek.
         let rest = std::mem::replace(&mut self.reader, Box::new(std::io::empty()));
-        self.reader = Box::new(BufReader::new(Cursor::new(head).chain(rest)));
-        Ok(InputHead { bytes, sha256 })
+        let again = Cursor::new(head.clone());
+        self.reader = match head.len() < HEAD_BYTES {
+            true => Box::new(again),
+            false => Box::new(BufReader::new(again.chain(rest))),
+        };
+        Ok(Head(head))
     }
 
     fn failure(&self, error: &std::io::Error) -> Failure {
@@ -119,6 +120,26 @@ impl Input {
     }
 }
 
+/// The beginning of an input.
+pub(super) struct Head(Vec<u8>);
+
+impl Head {
+    pub(super) fn fingerprint(&self) -> Fingerprint {
+        fingerprint(&self.0)
+    }
+
+    /// Whether an input with this fingerprint may have grown to this one.
+    pub(super) fn begins_with(&self, known: &Fingerprint) -> bool {
+        let length = usize::try_from(known.bytes).unwrap_or(usize::MAX);
+        self.0.get(..length).is_some_and(|beginning| fingerprint(beginning) == *known)
+    }
+}
+
+fn fingerprint(bytes: &[u8]) -> Fingerprint {
+    let sha256 = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+    Fingerprint { bytes: i32::try_from(bytes.len()).unwrap_or(i32::MAX), sha256 }
+}
+
 /// Which lines an earlier run has done: ranges in ascending order, without overlap.
 #[derive(Debug, Default)]
 pub(super) struct Done(VecDeque<Range>);
@@ -126,6 +147,14 @@ pub(super) struct Done(VecDeque<Range>);
 impl Done {
     pub(super) fn new(ranges: Vec<Range>) -> Self {
         Self(ranges.into())
+    }
+
+    pub(super) fn lines(&self) -> i64 {
+        self.0.iter().map(|range| range.last_line - range.first_line + 1).sum()
+    }
+
+    pub(super) fn rejected(&self) -> i64 {
+        self.0.iter().map(|range| range.rejected).sum()
     }
 
     /// Whether a line is done. Lines are asked for in ascending order.
@@ -144,16 +173,11 @@ pub(super) struct Chunks {
     line_max_bytes: usize,
     done: Done,
     line: i64,
-    skipped: i64,
 }
 
 impl Chunks {
     pub(super) fn new(input: Input, chunk_lines: usize, line_max_bytes: usize, done: Done) -> Self {
-        Self { input, chunk_lines, line_max_bytes, done, line: 0, skipped: 0 }
-    }
-
-    pub(super) fn skipped_lines(&self) -> i64 {
-        self.skipped
+        Self { input, chunk_lines, line_max_bytes, done, line: 0 }
     }
 
     /// The next lines that are not done, contiguous, at most a chunk; `None` at the end.
@@ -164,7 +188,6 @@ impl Chunks {
             self.line += 1;
             chunk.bytes += bytes;
             if self.done.contains(self.line) {
-                self.skipped += 1;
                 if chunk.lines.is_empty() {
                     continue;
                 }
@@ -225,6 +248,7 @@ mod tests {
     #[test]
     fn lines_that_are_done_are_skipped_and_never_inside_a_chunk() {
         let done = Done::new(vec![range(2, 3), range(6, 6)]);
+        assert_eq!(done.lines(), 3);
         let mut chunks = Chunks::new(input(b"1\n2\n3\n4\n5\n6\n7\n"), 10, 10, done);
         let mut bounds = Vec::new();
         while let Some(chunk) = chunks.next().unwrap() {
@@ -232,15 +256,22 @@ mod tests {
             bounds.push((chunk.first_line, chunk.last_line));
         }
         assert_eq!(bounds, [(1, 1), (4, 5), (7, 7)]);
-        assert_eq!(chunks.skipped_lines(), 3);
     }
 
     #[test]
     fn the_fingerprint_leaves_the_input_as_it_was() {
         let mut read = input(b"first\nsecond\n");
-        let (whole, again) = (read.head(4).unwrap(), read.head(4).unwrap());
-        assert_eq!((whole.bytes, &whole.sha256), (4, &again.sha256));
-        assert_ne!(read.head(5).unwrap().sha256, whole.sha256);
+        let (head, again) = (read.head().unwrap(), read.head().unwrap());
+        assert_eq!((head.fingerprint().bytes, head.fingerprint()), (13, again.fingerprint()));
         assert_eq!(all(Chunks::new(read, 9, 20, Done::default()))[0].2.len(), 2);
+    }
+
+    #[test]
+    fn a_fingerprint_fits_what_an_input_has_grown_to_and_nothing_else() {
+        let head = |text| input(text).head().unwrap();
+        let known = head(b"first\n").fingerprint();
+        assert!(head(b"first\n").begins_with(&known) && head(b"first\nsecond\n").begins_with(&known));
+        assert!(!head(b"first").begins_with(&known) && !head(b"other\nsecond\n").begins_with(&known));
+        assert!(head(b"first\n").begins_with(&head(b"").fingerprint()));
     }
 }

@@ -15,125 +15,204 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use tokio::sync::{Mutex, mpsc};
+use sqlx::PgPool;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use self::convert::Converter;
 use self::input::{Chunk, Chunks, Done, Input};
 use self::rejects::Rejects;
-use super::{Stop, asked_to_stop};
+use super::asked_to_stop;
 use crate::cli::{DatabaseArgs, ImportArgs};
 use crate::failure::Failure;
+use crate::limits::{CHUNKS_WAITING_PER_WRITER, IMPORT_NAME_CHARS_MAX};
 use crate::store::import as store;
 use crate::{connect, output};
-
-/// Chunks that wait for a writer: enough to keep it busy, few enough to bound memory.
-const CHUNKS_WAITING_PER_WRITER: usize = 2;
 
 /// What an import did.
 #[derive(Debug, Default, Clone, Serialize)]
 struct Outcome {
     imported: i64,
     rejected: i64,
-    /// Lines that an earlier run had done.
+    /// Lines that earlier runs had done.
     skipped: i64,
+    /// How many of those had been rejected.
+    rejected_before: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     rejects_file: Option<PathBuf>,
+}
+
+/// Counts of lines that are done, which the writers add to.
+#[derive(Debug, Default)]
+struct Tally {
+    imported: AtomicI64,
+    rejected: AtomicI64,
+}
+
+/// What the reading end gave to the writers.
+struct Fed {
+    lines: i64,
+    /// Whether the input has ended, and not the patience of the user.
+    complete: bool,
+}
+
+/// An import that has begun.
+struct Import {
+    args: ImportArgs,
+    name: Option<String>,
+    run: Uuid,
+    pool: PgPool,
+    converter: Arc<Converter>,
+    rejects: Arc<Mutex<Rejects>>,
+    tally: Arc<Tally>,
+    stop: CancellationToken,
 }
 
 pub(crate) async fn run(database: &DatabaseArgs, args: ImportArgs) -> Result<(), Failure> {
     let stop = asked_to_stop();
     let options = connect::options(database)?;
     let converter = Arc::new(Converter::new(&args)?);
-    let mut input = Input::open(&args.file)?;
-    let name = match (&args.name, input.path()) {
-        (Some(name), _) => Some(name.clone()),
-        (None, Some(path)) => Some(path.display().to_string()),
-        // What comes through a pipe cannot be asked for again.
-        (None, None) => None,
-    };
-    let pool = connect::pool(&options, u32::from(args.writers) + 1).await?;
-    let run = Uuid::now_v7();
-    let done = match &name {
-        Some(name) => begin_or_resume(&pool, name, run, &mut input).await?,
-        None => Done::default(),
-    };
-    let rejects = Arc::new(Mutex::new(Rejects::new(rejects_path(&args, input.path()))));
-    let progress = progress_bar(input.total_bytes());
-
-    let (send, receive) = mpsc::channel(usize::from(args.writers) * CHUNKS_WAITING_PER_WRITER);
-    let receive = Arc::new(Mutex::new(receive));
-    let mut writers = tokio::task::JoinSet::new();
-    for _ in 0..args.writers {
-        writers.spawn(writer::run(writer::Writer {
-            pool: pool.clone(),
-            name: name.clone(),
-            run,
-            converter: Arc::clone(&converter),
-            chunks: Arc::clone(&receive),
-            rejects: Arc::clone(&rejects),
-            progress: progress.clone(),
-        }));
-    }
-    // The writers hold the receiving end: when all have failed, sending fails and reading ends.
-    drop(receive);
-
-    let skipped = Arc::new(AtomicI64::new(0));
-    let chunks = Chunks::new(input, args.batch as usize, args.line_max_bytes, done);
-    let fed = feed(read_in_background(chunks, Arc::clone(&skipped)), send, stop).await;
-    let mut outcome = Outcome::default();
-    let mut failure = None;
-    while let Some(joined) = writers.join_next().await {
-        match joined {
-            Ok(Ok((imported, rejected))) => {
-                outcome.imported += imported;
-                outcome.rejected += rejected;
-            }
-            Ok(Err(error)) => failure = Some(error),
-            Err(error) => failure = Some(Failure::Unexpected(format!("a writer failed: {error}"))),
+    let begun = begin(&options, args, converter, stop.clone());
+    tokio::select! {
+        begun = begun => {
+            let (import, input, done) = begun?;
+            import.run(input, done).await
         }
+        () = stop.cancelled() => Err(Failure::Interrupted("interrupted before anything was imported".to_owned())),
     }
-    progress.finish_and_clear();
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    let interrupted = fed?;
-    outcome.skipped = skipped.load(Ordering::Relaxed);
-    if outcome.rejected > 0 {
-        outcome.rejects_file = Some(rejects.lock().await.path().to_owned());
-    }
-    report(&args, &outcome, interrupted)
 }
 
-/// Hands chunks to the writers until the input or the user's patience ends; true for the latter.
+/// Everything up to the first line.
+async fn begin(
+    options: &sqlx::postgres::PgConnectOptions,
+    args: ImportArgs,
+    converter: Arc<Converter>,
+    stop: CancellationToken,
+) -> Result<(Import, Input, Done), Failure> {
+    let file = args.file.clone();
+    let input = on_a_thread(move || Input::open(&file)).await??;
+    let name = name(&args, input.path())?;
+    let rejects = Rejects::new(rejects_path(&args, input.path()));
+    rejects.check()?;
+    let pool = connect::pool(options, u32::from(args.writers) + 1).await?;
+    let run = Uuid::now_v7();
+    let (input, done) = match &name {
+        Some(name) => begin_or_resume(&pool, name, run, input).await?,
+        None => (input, Done::default()),
+    };
+    let rejects = Arc::new(Mutex::new(rejects));
+    Ok((Import { args, name, run, pool, converter, rejects, tally: Arc::default(), stop }, input, done))
+}
+
+impl Import {
+    async fn run(self, input: Input, done: Done) -> Result<(), Failure> {
+        let mut outcome =
+            Outcome { skipped: done.lines(), rejected_before: done.rejected(), ..Outcome::default() };
+        let progress = progress_bar(input.total_bytes());
+        let (send, receive) = mpsc::channel(usize::from(self.args.writers) * CHUNKS_WAITING_PER_WRITER);
+        let writers = self.start_writers(receive, &progress);
+        let chunks = Chunks::new(input, self.args.batch as usize, self.args.line_max_bytes, done);
+        let fed = feed(read_in_background(chunks), send, &self.stop).await;
+        let written = all(writers).await;
+        progress.finish_and_clear();
+
+        outcome.imported = self.tally.imported.load(Ordering::Relaxed);
+        outcome.rejected = self.tally.rejected.load(Ordering::Relaxed);
+        if outcome.rejected + outcome.rejected_before > 0 {
+            outcome.rejects_file = Some(self.rejects.lock().await.path().to_owned());
+        }
+        // What went wrong with the import matters more than that nobody reads the counts.
+        let reported = report(&outcome, self.args.json);
+        // The writers first: when all have failed, feeding ends too.
+        let fed = written.and(fed).map_err(|failure| failure.and(&self.how_to_go_on(&outcome)))?;
+        if !fed.complete || fed.lines > outcome.imported + outcome.rejected {
+            return Err(Failure::Interrupted(format!("interrupted: {}", self.how_to_go_on(&outcome))));
+        }
+        match &outcome.rejects_file {
+            Some(file) => {
+                Err(Failure::Partly(format!("rejected lines and reasons are in {}", file.display())))
+            }
+            None => reported,
+        }
+    }
+
+    fn start_writers(
+        &self,
+        chunks: mpsc::Receiver<Chunk>,
+        progress: &ProgressBar,
+    ) -> tokio::task::JoinSet<Result<(), Failure>> {
+        // Only the writers hold the receiving end: when all have failed, sending fails and reading ends.
+        let chunks = Arc::new(Mutex::new(chunks));
+        let mut writers = tokio::task::JoinSet::new();
+        for _ in 0..self.args.writers {
+            writers.spawn(writer::run(writer::Writer {
+                pool: self.pool.clone(),
+                name: self.name.clone(),
+                run: self.run,
+                converter: Arc::clone(&self.converter),
+                chunks: Arc::clone(&chunks),
+                rejects: Arc::clone(&self.rejects),
+                tally: Arc::clone(&self.tally),
+                progress: progress.clone(),
+                stop: self.stop.clone(),
+            }));
+        }
+        writers
+    }
+
+    /// Without a name nothing tells which lines are done: doing them again would double them.
+    fn how_to_go_on(&self, outcome: &Outcome) -> String {
+        match &self.name {
+            Some(_) => "run the same command again to go on".to_owned(),
+            None => format!(
+                "{} lines are in the log, and an import of standard input without --name cannot be resumed",
+                outcome.imported
+            ),
+        }
+    }
+}
+
+/// Waits for all writers and returns a failure of one of them.
+async fn all(mut writers: tokio::task::JoinSet<Result<(), Failure>>) -> Result<(), Failure> {
+    let mut result = Ok(());
+    while let Some(joined) = writers.join_next().await {
+        let joined =
+            joined.unwrap_or_else(|error| Err(Failure::Unexpected(format!("a writer failed: {error}"))));
+        result = joined.and(result);
+    }
+    result
+}
+
+/// Hands chunks to the writers until the input or the user's patience ends.
 async fn feed(
     mut chunks: mpsc::Receiver<Result<Chunk, Failure>>,
     send: mpsc::Sender<Chunk>,
-    mut stop: Stop,
-) -> Result<bool, Failure> {
+    stop: &CancellationToken,
+) -> Result<Fed, Failure> {
+    let mut fed = Fed { lines: 0, complete: false };
     loop {
         let chunk = tokio::select! {
             chunk = chunks.recv() => chunk,
-            () = &mut stop => return Ok(true),
+            () = stop.cancelled() => return Ok(fed),
         };
-        let Some(chunk) = chunk.transpose()? else { return Ok(false) };
+        let Some(chunk) = chunk.transpose()? else { return Ok(Fed { complete: true, ..fed }) };
+        let lines = chunk.lines.len() as i64;
         tokio::select! {
-            // The writers are gone when all have failed; the reason is theirs to tell.
-            sent = send.send(chunk) => if sent.is_err() { return Ok(false) },
-            () = &mut stop => return Ok(true),
+            // The writers are gone when all have failed or were stopped.
+            sent = send.send(chunk) => if sent.is_err() { return Ok(fed) },
+            () = stop.cancelled() => return Ok(fed),
         }
+        fed.lines += lines;
     }
 }
 
 /// Reads the input on a thread of its own and not of the runtime, which would wait for it at the end: a read of standard
-/// input cannot be ended. `skipped` counts the lines that an earlier run had done.
-fn read_in_background(mut chunks: Chunks, skipped: Arc<AtomicI64>) -> mpsc::Receiver<Result<Chunk, Failure>> {
+/// input cannot be ended.
+fn read_in_background(mut chunks: Chunks) -> mpsc::Receiver<Result<Chunk, Failure>> {
     let (send, receive) = mpsc::channel(1);
     std::thread::spawn(move || {
-        loop {
-            let chunk = chunks.next().transpose();
-            skipped.store(chunks.skipped_lines(), Ordering::Relaxed);
-            let Some(chunk) = chunk else { return };
+        while let Some(chunk) = chunks.next().transpose() {
             let failed = chunk.is_err();
             if send.blocking_send(chunk).is_err() || failed {
                 return;
@@ -143,49 +222,77 @@ fn read_in_background(mut chunks: Chunks, skipped: Arc<AtomicI64>) -> mpsc::Rece
     receive
 }
 
-fn report(args: &ImportArgs, outcome: &Outcome, interrupted: bool) -> Result<(), Failure> {
-    if args.json {
-        output::json(outcome)?;
-    } else {
-        let skipped = match outcome.skipped {
-            0 => String::new(),
-            skipped => format!(", {skipped} lines were done before"),
-        };
-        output::line(format!("{} imported, {} rejected{skipped}", outcome.imported, outcome.rejected))?;
+/// Does one thing that can wait for long, as [`read_in_background`] does.
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failure> {
+    let (send, receive) = oneshot::channel();
+    // Nobody waits for the result when the import was interrupted.
+    std::thread::spawn(move || drop(send.send(work())));
+    receive.await.map_err(|_| Failure::Unexpected("the input could not be read".to_owned()))
+}
+
+fn report(outcome: &Outcome, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::json(outcome);
     }
-    if interrupted {
-        return Err(Failure::Interrupted("interrupted: run the same command again to go on".to_owned()));
-    }
-    match &outcome.rejects_file {
-        Some(file) => Err(Failure::Partly(format!("rejected lines and reasons are in {}", file.display()))),
-        None => Ok(()),
-    }
+    let before = match (outcome.skipped, outcome.rejected_before) {
+        (0, _) => String::new(),
+        (skipped, 0) => format!(", {skipped} lines were done before"),
+        (skipped, rejected) => format!(", {skipped} lines were done before ({rejected} of them rejected)"),
+    };
+    output::line(format!("{} imported, {} rejected{before}", outcome.imported, outcome.rejected))
 }
 
 /// Notes that the import exists, or checks that it is about the same input, and tells which lines are done.
 async fn begin_or_resume(
-    pool: &sqlx::PgPool,
+    pool: &PgPool,
     name: &str,
     run: Uuid,
-    input: &mut Input,
-) -> Result<Done, Failure> {
+    mut input: Input,
+) -> Result<(Input, Done), Failure> {
     let failed = |error: sqlx::Error| Failure::from(seqline::DatabaseError::from(error));
     let mut connection = pool.acquire().await.map_err(failed)?;
-    if store::registered(&mut connection, name).await.map_err(failed)?.is_none() {
-        let head = input.head(input::HEAD_BYTES)?;
-        store::register(&mut connection, name, &head, run).await.map_err(failed)?;
+    // Before the input is waited for, so that a missing right is told at once.
+    let known = store::registered(&mut connection, name).await.map_err(failed)?;
+    let (input, head) = on_a_thread(move || input.head().map(|head| (input, head))).await??;
+    if known.is_none() {
+        store::register(&mut connection, name, &head.fingerprint(), run).await.map_err(failed)?;
     }
-    let Some(known) = store::registered(&mut connection, name).await.map_err(failed)? else {
+    drop(connection);
+    let mut tx = seqline::begin(pool).await?;
+    store::wait_for_others(&mut tx, name).await.map_err(failed)?;
+    let Some(known) = store::registered(&mut tx, name).await.map_err(failed)? else {
         return Err(Failure::Unexpected("the import vanished while it began".to_owned()));
     };
-    let length = usize::try_from(known.bytes).unwrap_or_default();
-    if input.head(length)?.sha256 != known.sha256 {
+    if !head.begins_with(&known) {
         return Err(Failure::Refused(format!(
             "the import {name} began with another file: give --name to start a new import"
         )));
     }
-    store::take_over(&mut connection, name, run).await.map_err(failed)?;
-    Ok(Done::new(store::ranges(&mut connection, name).await.map_err(failed)?))
+    if !store::take_over(&mut tx, name, run, &known, &head.fingerprint()).await.map_err(failed)? {
+        return Err(Failure::Unavailable(format!(
+            "another run of the import {name} began just now: try again"
+        )));
+    }
+    let done = Done::new(store::ranges(&mut tx, name).await.map_err(failed)?);
+    seqline::commit(tx).await?;
+    Ok((input, done))
+}
+
+/// Under which name progress is kept. What comes through a pipe without a name cannot be asked for again.
+fn name(args: &ImportArgs, input: Option<&Path>) -> Result<Option<String>, Failure> {
+    let fits = |name: &str| (1..=IMPORT_NAME_CHARS_MAX).contains(&name.chars().count());
+    let name = match (&args.name, input) {
+        (Some(name), _) => Some(name.clone()),
+        (None, Some(path)) => Some(path.display().to_string()),
+        (None, None) => None,
+    };
+    match name {
+        Some(text) if !fits(&text) => {
+            let what = if args.name.is_some() { "--name" } else { "without --name the path of the file" };
+            Err(Failure::Usage(format!("{what} must have 1 to {IMPORT_NAME_CHARS_MAX} characters")))
+        }
+        name => Ok(name),
+    }
 }
 
 fn rejects_path(args: &ImportArgs, input: Option<&Path>) -> PathBuf {

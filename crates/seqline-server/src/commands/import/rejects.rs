@@ -1,7 +1,8 @@
 //! The file of rejected lines: one JSON object each, with the number of the line, the reason and the line itself.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -35,6 +36,19 @@ impl Rejects {
         &self.path
     }
 
+    /// Whether there is a place for the file, before lines depend on it.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let folder = match self.path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        let checked = folder.metadata().and_then(|found| match found.is_dir() {
+            true => Ok(()),
+            false => Err(ErrorKind::NotADirectory.into()),
+        });
+        checked.map_err(|error| file_failure("write", &self.path, &error))
+    }
+
     /// Writes rejects through to the disk: the transaction that notes their lines as done comes after.
     pub(super) fn write(&mut self, rejects: &[&Reject]) -> Result<(), Failure> {
         if rejects.is_empty() {
@@ -53,9 +67,14 @@ impl Rejects {
     fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
-            none => none.insert(OpenOptions::new().create(true).append(true).open(&self.path)?),
+            none => none.insert(open(&self.path)?),
         };
         file.write_all(bytes)?;
         file.sync_data()
     }
+}
+
+/// A new file is for the owner only: the lines can hold anything.
+fn open(path: &Path) -> std::io::Result<File> {
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }

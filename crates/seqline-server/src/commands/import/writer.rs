@@ -2,24 +2,22 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use indicatif::ProgressBar;
 use seqline::{AppendError, Clock, CommitError, DatabaseError, NewEvent};
 use sqlx::{PgPool, PgTransaction};
-use std::time::Duration;
 use tokio::sync::{Mutex, mpsc};
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::Tally;
 use super::convert::Converter;
 use super::input::Chunk;
 use super::rejects::{Reject, Rejects};
-use crate::failure::Failure;
+use crate::failure::{Failure, unstorable};
+use crate::limits::{ATTEMPTS, RETRY_PAUSE};
 use crate::store::import::{self as store, Range};
-
-/// How often a chunk is tried again when the database is busy or away.
-const ATTEMPTS: u32 = 5;
-/// Pause before the first retry; it doubles.
-const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) struct Writer {
     pub(super) pool: PgPool,
@@ -30,18 +28,24 @@ pub(super) struct Writer {
     pub(super) converter: Arc<Converter>,
     pub(super) chunks: Arc<Mutex<mpsc::Receiver<Chunk>>>,
     pub(super) rejects: Arc<Mutex<Rejects>>,
+    pub(super) tally: Arc<Tally>,
     pub(super) progress: ProgressBar,
+    pub(super) stop: CancellationToken,
 }
 
-/// Works until no chunk is left and returns how many lines were imported and rejected.
-pub(super) async fn run(writer: Writer) -> Result<(i64, i64), Failure> {
-    let (mut imported, mut rejected) = (0, 0);
+/// Works until no chunk is left. Asked to stop, it completes the chunk that it has begun.
+pub(super) async fn run(writer: Writer) -> Result<(), Failure> {
     loop {
-        let Some(chunk) = writer.chunks.lock().await.recv().await else { return Ok((imported, rejected)) };
+        let chunk = tokio::select! {
+            biased;
+            () = writer.stop.cancelled() => return Ok(()),
+            chunk = async { writer.chunks.lock().await.recv().await } => chunk,
+        };
+        let Some(chunk) = chunk else { return Ok(()) };
         let bytes = chunk.bytes;
         let range = writer.do_chunk(chunk).await?;
-        imported += range.imported;
-        rejected += range.rejected;
+        writer.tally.imported.fetch_add(range.imported, Ordering::Relaxed);
+        writer.tally.rejected.fetch_add(range.rejected, Ordering::Relaxed);
         writer.progress.inc(bytes);
     }
 }
@@ -76,6 +80,7 @@ impl Writer {
         // Lines whose rejection is in the file already, from an attempt before.
         let mut kept = HashSet::new();
         let mut one_by_one = false;
+        let clock = Clock::system();
         let mut attempt = 1;
         loop {
             let mut range = Range {
@@ -91,7 +96,7 @@ impl Writer {
                     one_by_one = true;
                     continue;
                 }
-                Err(Attempt::Unknown(failure)) => match self.recorded(first_line).await {
+                Err(Attempt::Unknown(failure)) => match self.recorded(&range).await {
                     Ok(Some(range)) => return Ok(range),
                     // Without a name there is no note of it: doing it again could double it.
                     Ok(None) if self.name.is_none() => return Err(failure),
@@ -104,8 +109,10 @@ impl Writer {
                 return Err(failure);
             }
             attempt += 1;
-            Clock::system().sleep(pause).await;
-            pause *= 2;
+            tokio::select! {
+                () = clock.sleep(pause) => pause *= 2,
+                () = self.stop.cancelled() => return Err(failure),
+            }
         }
     }
 
@@ -118,12 +125,8 @@ impl Writer {
         kept: &mut HashSet<i64>,
     ) -> Result<(), Attempt> {
         let mut tx = seqline::begin(&self.pool).await.map_err(of_database)?;
-        if let Some(name) = &self.name
-            && !store::belongs_to(&mut tx, name, self.run).await.map_err(|error| of_database(error.into()))?
-        {
-            return Err(Attempt::Failed(Failure::Refused(format!(
-                "another run of the import {name} has taken over"
-            ))));
+        if let Some(name) = &self.name {
+            self.require_ownership(&mut tx, name).await?;
         }
         let late = if one_by_one {
             self.append_one_by_one(&mut tx, events).await?
@@ -135,7 +138,7 @@ impl Writer {
         range.imported -= late.len() as i64;
         range.rejected += late.len() as i64;
         if let Some(name) = &self.name {
-            store::record_range(&mut tx, name, *range).await.map_err(|error| of_database(error.into()))?;
+            store::record_range(&mut tx, name, *range).await.map_err(|error| of_record(error.into()))?;
         }
         {
             let mut file = self.rejects.lock().await;
@@ -149,6 +152,16 @@ impl Writer {
             error if error.is_retryable() => Attempt::Retry(error.into()),
             error => Attempt::Failed(error.into()),
         })
+    }
+
+    /// The import must belong to this run until the transaction ends.
+    async fn require_ownership(&self, tx: &mut PgTransaction<'static>, name: &str) -> Result<(), Attempt> {
+        let failed = |error: sqlx::Error| of_database(error.into());
+        store::keep_others_waiting(tx, name).await.map_err(failed)?;
+        if store::belongs_to(tx, name, self.run).await.map_err(failed)? {
+            return Ok(());
+        }
+        Err(Attempt::Failed(Failure::Refused(format!("another run of the import {name} has taken over"))))
     }
 
     /// Appends what the database takes and returns the rest.
@@ -173,11 +186,14 @@ impl Writer {
         Ok(refused)
     }
 
-    async fn recorded(&self, first_line: i64) -> Result<Option<Range>, DatabaseError> {
+    /// The note that these lines are done, by whatever attempt.
+    async fn recorded(&self, lines: &Range) -> Result<Option<Range>, DatabaseError> {
         let Some(name) = &self.name else { return Ok(None) };
         let mut connection = self.pool.acquire().await?;
         let ranges = store::ranges(&mut connection, name).await?;
-        Ok(ranges.into_iter().find(|range| range.first_line == first_line))
+        Ok(ranges
+            .into_iter()
+            .find(|range| range.first_line == lines.first_line && range.last_line == lines.last_line))
     }
 }
 
@@ -185,11 +201,7 @@ impl Writer {
 fn refusal(error: &AppendError) -> Option<String> {
     match error {
         AppendError::Invalid(_) | AppendError::DuplicateId { .. } => Some(error.to_string()),
-        // Class 22: data that PostgreSQL itself cannot take, a number with too many digits for example.
-        AppendError::Database(error) if error.sqlstate().is_some_and(|code| code.starts_with("22")) => {
-            Some(error.to_string())
-        }
-        _ => None,
+        error => unstorable(error),
     }
 }
 
@@ -205,4 +217,9 @@ fn of_append(error: AppendError) -> Attempt {
 
 fn of_database(error: DatabaseError) -> Attempt {
     if error.is_retryable() { Attempt::Retry(error.into()) } else { Attempt::Failed(error.into()) }
+}
+
+/// A note that is there already is of an attempt whose outcome was not known: it went through meanwhile.
+fn of_record(error: DatabaseError) -> Attempt {
+    if error.sqlstate() == Some("23505") { Attempt::Unknown(error.into()) } else { of_database(error) }
 }

@@ -1,6 +1,8 @@
 //! A database that fails under an import.
 
-use seqline_testkit::{Role, TestDb, TestServer, eventually};
+use std::net::SocketAddr;
+
+use seqline_testkit::{FaultProxy, Role, TestDb, TestServer, eventually};
 
 use super::resume::{WAITS_FOR_THE_TEST, hold_lines};
 use super::{Input, assert_each_line_once, counts, import};
@@ -67,14 +69,40 @@ async fn backends_that_are_terminated_under_an_import_cost_no_line_and_double_no
     assert_each_line_once(&db, 600).await;
 }
 
+/// The COMMIT of the first attempt goes through after the program has looked for it.
+#[tokio::test]
+async fn a_connection_that_is_lost_in_the_commit_costs_no_line_and_doubles_none() {
+    let db = TestDb::new().await;
+    as_admin(&db, "UPDATE seqline.settings SET numbering_lock_timeout_ms = 600000").await;
+    let port = db.options(Role::App).get_port();
+    let proxy = FaultProxy::start(SocketAddr::from(([127, 0, 0, 1], port))).await.unwrap();
+    let url = db.url(Role::App).replace(&format!(":{port}/"), &format!(":{}/", proxy.addr().port()));
+    let input = Input::numbered(3);
+    let mut holder = db.connect(Role::Admin).await;
+    run_sql(&mut holder, "BEGIN; LOCK TABLE seqline.numbering IN EXCLUSIVE MODE").await;
+    let running = import(&db, &input.file).args(["--database-url", &url]).start();
+    let sessions = Sessions::of(&db, Role::App);
+    sessions.reach(1, WAITS_TO_NUMBER).await;
+    proxy.cut();
+    proxy.heal();
+    // The second attempt waits for the key of the first one's note.
+    sessions.reach(1, "wait_event_type = 'Lock' AND wait_event = 'transactionid'").await;
+    run_sql(&mut holder, "ROLLBACK").await;
+    assert_eq!(running.end().await.ok(), "3 imported, 0 rejected\n");
+    assert_each_line_once(&db, 3).await;
+}
+
 #[tokio::test]
 async fn a_log_that_runs_out_of_partitions_stops_the_import_until_there_are_more() {
     let db = TestDb::new().await;
     small_partitions(&db, 10, 1).await;
     append(&db.app(), [0]).await;
     let input = Input::numbered(20);
-    let sentence = import(&db, &input.file).args(["--batch", "3"]).refused(3).await;
+    let outcome = import(&db, &input.file).args(["--batch", "3"]).run().await;
+    let sentence = outcome.sentence(3);
     assert!(sentence.contains("no partition of the event log for seq 11 to 13"), "{sentence}");
+    assert!(sentence.ends_with("; run the same command again to go on"), "{sentence}");
+    assert_eq!(outcome.stdout, "9 imported, 0 rejected\n");
     as_admin(&db, "SELECT seqline.sync_event_log_ensure_partitions(1000, 1, 0)").await;
     let outcome = import(&db, &input.file).ok().await;
     assert_eq!(outcome, "11 imported, 0 rejected, 9 lines were done before\n");

@@ -142,7 +142,12 @@ async fn rejects_go_where_the_option_says_and_the_json_names_the_place() {
     let outcome = import(&db, &input.file).arg("--json").arg("--rejects").arg(&rejects).run().await;
     outcome.sentence(5);
     let report: Value = serde_json::from_str(&outcome.stdout).unwrap();
-    assert_eq!(report, json!({"imported": 1, "rejected": 1, "skipped": 0, "rejects_file": rejects}));
+    assert_eq!(
+        report,
+        json!({"imported": 1, "rejected": 1, "skipped": 0, "rejected_before": 0, "rejects_file": rejects})
+    );
+    let mode = std::os::unix::fs::PermissionsExt::mode(&rejects.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
     assert_eq!(rejects_in(&rejects), [(2, "line is not valid JSON (column 1)".into(), Some("x".into()))]);
 }
 
@@ -156,7 +161,7 @@ async fn rejects_of_standard_input_go_into_the_working_folder() {
 }
 
 #[tokio::test]
-async fn rejects_that_cannot_be_written_stop_the_import_before_their_lines_count_as_done() {
+async fn a_place_for_rejects_that_does_not_exist_is_refused_before_anything_is_imported() {
     let db = TestDb::new().await;
     let input = Input::new("{\"n\":1}\nx\n");
     let nowhere = input.folder.path().join("no such folder/rejects");
@@ -166,6 +171,58 @@ async fn rejects_that_cannot_be_written_stop_the_import_before_their_lines_count
     let outcome = import(&db, &input.file).arg("--json").run().await;
     outcome.sentence(5);
     assert_eq!(counts(&outcome), Counts { imported: 1, rejected: 1, skipped: 0 });
+}
+
+#[tokio::test]
+async fn rejects_that_cannot_be_written_stop_the_import_before_their_lines_count_as_done() {
+    let db = TestDb::new().await;
+    let input = Input::new(format!("{}x\n", super::numbered(1, 2)));
+    let outcome =
+        import(&db, &input.file).args(["--batch", "2", "--rejects"]).arg(input.folder.path()).run().await;
+    let sentence = outcome.sentence(3);
+    assert!(sentence.starts_with(&format!("cannot write {}: ", input.folder.path().display())), "{sentence}");
+    assert!(sentence.ends_with("; run the same command again to go on"), "{sentence}");
+    assert_eq!(outcome.stdout, "2 imported, 0 rejected\n");
+    let outcome = import(&db, &input.file).run().await;
+    outcome.sentence(5);
+    assert_eq!(outcome.stdout, "0 imported, 1 rejected, 2 lines were done before\n");
+}
+
+/// It would reject all lines, and they would count as done.
+#[tokio::test]
+async fn a_mistake_in_a_constant_argument_is_refused_before_the_import_is_known() {
+    let db = TestDb::new().await;
+    let input = Input::new("{\"t\":\"a.b\",\"n\":1}\n");
+    for (arguments, member) in [
+        ("--type Order.Created --resource-kind x", "member type "),
+        ("--type-pointer /t --type-prefix Order. --resource-kind x", "member type "),
+        ("--type a.b --resource-kind=", "member resource_kind "),
+        (
+            "--type-pointer /t --resource-kind-pointer /t --receive-action self",
+            "member audience_principal_id ",
+        ),
+        ("--type a.b --resource-kind-pointer /t --schema-version 0", "member schema_version "),
+        ("--type a.b --resource-kind x --actor-kind user", "member actor_principal_id "),
+        ("--type a.b --resource-kind x --space \u{7}", "member space_id "),
+    ] {
+        let import = on(&db, Role::App, ["import"]).arg(&input.file).args(arguments.split(' '));
+        let sentence = import.refused(4).await;
+        assert!(sentence.starts_with(member), "{arguments}: {sentence}");
+    }
+    import(&db, &input.file).ok().await;
+    assert_eq!(numbers(&db).await, [1]);
+}
+
+#[tokio::test]
+async fn a_name_that_is_empty_or_too_long_is_refused() {
+    let db = TestDb::new().await;
+    let input = Input::numbered(1);
+    let too_long = "\u{e4}".repeat(513);
+    for name in ["", &too_long] {
+        let sentence = import(&db, &input.file).args(["--name", name]).refused(2).await;
+        assert_eq!(sentence, "--name must have 1 to 512 characters");
+    }
+    import(&db, &input.file).args(["--name", &too_long[2..]]).ok().await;
 }
 
 #[tokio::test]

@@ -144,10 +144,23 @@ async fn a_complete_import_is_not_done_again_and_says_so() {
     let db = TestDb::new().await;
     let input = Input::new(format!("{}nonsense\n", numbered(1, 99)));
     import(&db, &input.file).run().await.sentence(5);
-    let outcome = import(&db, &input.file).ok().await;
-    assert_eq!(outcome, "0 imported, 0 rejected, 100 lines were done before\n");
+    let outcome = import(&db, &input.file).run().await;
+    assert_eq!(outcome.stdout, "0 imported, 0 rejected, 100 lines were done before (1 of them rejected)\n");
     assert_each_line_once(&db, 99).await;
     assert_eq!(input.rejects().len(), 1);
+}
+
+#[tokio::test]
+async fn lines_that_an_earlier_run_rejected_are_not_forgotten() {
+    let db = TestDb::new().await;
+    let input = Input::new(format!("x\nx\n{}", numbered(1, 2)));
+    let sentence = import(&db, &input.file).run().await.sentence(5);
+    assert_eq!(sentence, format!("rejected lines and reasons are in {}.rejected", input.file.display()));
+    std::fs::write(&input.file, format!("x\nx\n{}", numbered(1, 5))).unwrap();
+    let outcome = import(&db, &input.file).arg("--json").run().await;
+    assert_eq!(outcome.sentence(5), sentence);
+    assert_eq!(counts(&outcome), Counts { imported: 3, rejected: 0, skipped: 4 });
+    assert!(outcome.stdout.contains("\"rejected_before\":2"), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -174,6 +187,35 @@ async fn another_file_under_the_name_of_an_import_is_refused() {
     assert_each_line_once(&db, 30).await;
     import(&db, &input.file).args(["--name", "the second file"]).ok().await;
     assert_eq!(numbers(&db).await.len(), 60);
+}
+
+/// The fingerprint grows with the file, or an empty one would fit everything.
+#[tokio::test]
+async fn another_file_is_refused_even_when_the_import_began_with_an_empty_one() {
+    let db = TestDb::new().await;
+    let input = Input::new("");
+    import(&db, &input.file).ok().await;
+    std::fs::write(&input.file, numbered(1, 30)).unwrap();
+    assert_eq!(import(&db, &input.file).ok().await, "30 imported, 0 rejected\n");
+    std::fs::write(&input.file, numbered(31, 60)).unwrap();
+    let sentence = import(&db, &input.file).refused(4).await;
+    assert!(sentence.contains("began with another file"), "{sentence}");
+    std::fs::write(&input.file, numbered(1, 40)).unwrap();
+    import(&db, &input.file).ok().await;
+    assert_each_line_once(&db, 40).await;
+}
+
+/// The process that makes the file of a day has truncated it and goes on with other lines.
+#[tokio::test]
+async fn lines_that_have_come_later_belong_to_the_fingerprint() {
+    let db = TestDb::new().await;
+    let input = Input::numbered(10);
+    import(&db, &input.file).ok().await;
+    std::fs::write(&input.file, numbered(1, 20)).unwrap();
+    import(&db, &input.file).ok().await;
+    std::fs::write(&input.file, format!("{}{}", numbered(1, 10), numbered(31, 60))).unwrap();
+    import(&db, &input.file).refused(4).await;
+    assert_each_line_once(&db, 20).await;
 }
 
 #[tokio::test]
@@ -222,7 +264,54 @@ async fn interrupted_while_it_waits_for_input_it_ends() {
     eventually(DEADLINE, "the lines are imported", async || numbers(&db).await.len() == 3).await;
     running.signal(Signal::SIGINT);
     let outcome = running.end().await;
-    assert_eq!(outcome.code(), Some(130), "{outcome:?}");
+    assert_eq!(
+        outcome.sentence(130),
+        "interrupted: 3 lines are in the log, and an import of standard input without --name cannot be resumed"
+    );
+    assert_eq!(outcome.stdout, "3 imported, 0 rejected\n");
+    assert_each_line_once(&db, 3).await;
+}
+
+#[tokio::test]
+async fn interrupted_while_it_waits_for_the_beginning_of_the_input_it_ends() {
+    let db = TestDb::new().await;
+    let (running, _stdin) = import(&db, "-").args(["--name", "feed"]).start_with_stdin();
+    let asks = "state = 'idle' AND query LIKE '%FROM seqline.imports%'";
+    Sessions::of(&db, Role::App).reach(1, asks).await;
+    running.signal(Signal::SIGINT);
+    assert_eq!(running.end().await.sentence(130), "interrupted before anything was imported");
+}
+
+#[tokio::test]
+async fn interrupted_while_it_waits_to_take_over_it_ends() {
+    let db = TestDb::new().await;
+    let input = Input::numbered(3);
+    import(&db, &input.file).ok().await;
+    let mut admin = db.connect(Role::Admin).await;
+    run_sql(&mut admin, "BEGIN; SELECT FROM seqline.imports FOR UPDATE").await;
+    let running = import(&db, &input.file).start();
+    Sessions::of(&db, Role::App).reach(1, WAITS).await;
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.end().await.sentence(130), "interrupted before anything was imported");
+}
+
+#[tokio::test]
+async fn interrupted_while_its_last_lines_are_written_it_completes_what_it_has_begun_and_no_more() {
+    let db = TestDb::new().await;
+    let input = Input::numbered(3);
+    let holder = hold_lines(&db, "true").await;
+    let running = import(&db, &input.file).args(["--batch", "1"]).start();
+    Sessions::of(&db, Role::App).reach(1, WAITS_FOR_THE_TEST).await;
+    running.signal(Signal::SIGINT);
+    // Without a sign from outside that the signal has arrived, any number of lines may be done.
+    let_go(holder).await;
+    let outcome = running.end().await;
+    let done = numbers(&db).await.len() as i64;
+    match outcome.code() {
+        Some(130) => assert!((1..3).contains(&done), "{outcome:?}"),
+        _ => assert_eq!((outcome.code(), done), (Some(0), 3), "{outcome:?}"),
+    }
+    import(&db, &input.file).ok().await;
     assert_each_line_once(&db, 3).await;
 }
 

@@ -36,16 +36,23 @@ async fn it_is_used_through_the_ready_file_and_leaves_nothing_but_the_data() {
     assert!(outcome.stderr.contains("The schema is current"), "{outcome:?}");
 }
 
+/// From another folder, and although the path of the data needs care in a shell.
 #[tokio::test]
 async fn the_commands_that_it_suggests_work_as_they_are() {
     let place = Place::new();
-    let mut up = place.start(place.up()).await;
+    let data = place.0.path().join("alex's data");
+    let mut up = place.start(place.up_on(&data)).await;
     let text = up.running.talk_until("Press Ctrl-C to stop.").await;
     let commands: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("  ")).collect();
     let [export, append, tail] = commands[..] else { panic!("{text}") };
     let script = format!("{export}\n{append}\n{}", tail.replace(" --follow", ""));
     let mut shell = tokio::process::Command::new("sh");
-    shell.args(["-euc", &script]).env_clear().env("PATH", "/usr/bin:/bin").kill_on_drop(true);
+    shell
+        .args(["-euc", &script])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
+        .current_dir("/")
+        .kill_on_drop(true);
     let output = shell.output().await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout).unwrap();
@@ -63,7 +70,6 @@ async fn killed_it_takes_its_server_with_it_and_the_next_one_finds_the_data() {
     up.running.end().await;
     eventually(DEADLINE, "PostgreSQL ends", async || has_ended(postgres)).await;
 
-    std::fs::remove_file(place.ready_file()).unwrap();
     let up = place.start(place.up()).await;
     assert_eq!(up.append().await, 2);
     up.stop().await;

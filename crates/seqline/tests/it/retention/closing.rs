@@ -1,6 +1,6 @@
 //! Closing by age: few events must not mean that nothing ever expires.
 
-use seqline_testkit::check;
+use seqline_testkit::{TestServer, check, eventually};
 
 use super::writers::{Ids, Writers};
 use super::*;
@@ -161,4 +161,41 @@ async fn writers_that_bring_their_own_ids_do_not_keep_a_partition_from_being_clo
     writers.stop().await;
     // Whoever waits for the other in a circle gives up nearly always; a busy machine, now and then.
     assert!(closings >= ATTEMPTS / 4, "only {closings} of {ATTEMPTS} attempts closed a partition");
+}
+
+#[tokio::test]
+async fn a_long_queue_of_committing_writers_does_not_keep_a_partition_from_being_closed() {
+    // Commits that wait for the disk, so that the queue in front of the lock is long.
+    let server = TestServer::durable().await;
+    let db = TestDb::on(&server).await;
+    let writers = Writers::many(&db, Ids::Generated, 32);
+    let mut reader = db.connect(Role::Reader).await;
+    eventually(Duration::from_secs(30), "the first events", async || {
+        seqline::read::head(&mut reader).await.unwrap() > 100
+    })
+    .await;
+    let config = MaintenanceConfig {
+        partition_max_age: Duration::ZERO,
+        detach_attempts: MaintenanceConfig::default().detach_attempts,
+        detach_retry_pause: Duration::from_millis(10),
+        ..config()
+    };
+    let report = Maintenance::new(db.app(), config, Clock::system()).run().await.unwrap();
+    writers.stop().await;
+    assert!(report.closed && !report.postponed, "{report:?}");
+}
+
+#[tokio::test]
+async fn a_partition_that_fills_soon_enough_is_left_to_fill() {
+    let db = TestDb::new().await;
+    sqlx::query(
+        "DO $$ BEGIN FOR n IN 1..11 LOOP PERFORM seqline.append_batch((
+             SELECT jsonb_agg(jsonb_build_object('type', 'test.happened', 'resource_kind', 'test',
+                 'receive_action', 'any', 'payload', '{}'::jsonb)) FROM generate_series(1, 10000)));
+         END LOOP; END $$",
+    )
+    .execute(&db.producer())
+    .await
+    .unwrap();
+    assert!(!after_max_age(db.app()).run().await.unwrap().closed);
 }

@@ -17,7 +17,7 @@ pub(super) enum Ids {
     Brought,
 }
 
-/// Six writers at full speed. None of their appends may fail.
+/// Writers at full speed. None of their appends may fail.
 pub(super) struct Writers {
     tasks: JoinSet<()>,
     done: CancellationToken,
@@ -26,10 +26,13 @@ pub(super) struct Writers {
 
 impl Writers {
     pub(super) fn start(db: &TestDb, ids: Ids) -> Self {
-        const WRITERS: u32 = 6;
+        Self::many(db, ids, 6)
+    }
+
+    pub(super) fn many(db: &TestDb, ids: Ids, writers: u32) -> Self {
         let (mut tasks, done, history) = (JoinSet::new(), CancellationToken::new(), History::new());
-        let pool = db.pool(Role::Producer, WRITERS);
-        for _ in 0..WRITERS {
+        let pool = db.pool(Role::Producer, writers);
+        for _ in 0..writers {
             tasks.spawn(write_until(done.clone(), pool.clone(), history.clone(), ids));
         }
         Self { tasks, done, history }
