@@ -82,7 +82,7 @@ async fn refuse_newer_schema(connection: &mut PgConnection) -> Result<(), Failur
     }
 }
 
-/// A pool whose first connection has been made, so that a wrong URL or an unknown schema is told at once.
+/// A pool, after a connection of its own has been tried, so that a wrong URL or an unknown schema is told at once.
 pub(crate) async fn pool(options: &PgConnectOptions, connections: u32) -> Result<PgPool, Failure> {
     drop(connect_to_log(options).await?);
     Ok(PgPoolOptions::new()

@@ -5,9 +5,6 @@ use std::time::Duration;
 /// How long a connection may take to be made: longer than a busy server needs, and short enough to wait for.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Largest payload that `append` reads from standard input: the most that the database's setting can allow.
-pub(crate) const PAYLOAD_BYTES_MAX: u64 = 16 * 1024 * 1024;
-
 /// Longest name of an import in characters, as the table of imports has it.
 pub(crate) const IMPORT_NAME_CHARS_MAX: usize = 512;
 
@@ -18,7 +15,8 @@ pub(crate) const HEAD_BYTES: usize = 64 * 1024;
 /// Chunks that wait for a writer: enough to keep it busy, few enough to bound memory.
 pub(crate) const CHUNKS_WAITING_PER_WRITER: usize = 2;
 
-/// How often a chunk is tried when the database is busy or away: with the pauses, as long as a server takes to restart.
+/// How often a chunk is tried when the database is busy or away. Each attempt waits up to [`CONNECT_TIMEOUT`] for a
+/// connection, which is longer than a server takes to restart.
 pub(crate) const ATTEMPTS: u32 = 5;
 
 /// Pause before the first retry of a chunk; it doubles.

@@ -2,13 +2,13 @@
 
 use std::io::Read;
 
+use seqline::limits::PAYLOAD_BYTES_MAX;
 use seqline::{Actor, CommitError, NewEvent, Payload};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::cli::{AppendArgs, DatabaseArgs, MemberArgs};
 use crate::failure::Failure;
-use crate::limits::PAYLOAD_BYTES_MAX;
 use crate::{connect, output};
 
 #[derive(Serialize)]
@@ -103,10 +103,10 @@ pub(crate) fn with_members(
 
 fn from_stdin() -> Result<String, Failure> {
     let mut text = Vec::new();
-    std::io::stdin().lock().take(PAYLOAD_BYTES_MAX + 1).read_to_end(&mut text).map_err(|error| {
+    std::io::stdin().lock().take(PAYLOAD_BYTES_MAX as u64 + 1).read_to_end(&mut text).map_err(|error| {
         Failure::Unavailable(format!("cannot read the payload from standard input: {error}"))
     })?;
-    if text.len() as u64 > PAYLOAD_BYTES_MAX {
+    if text.len() > PAYLOAD_BYTES_MAX {
         return Err(Failure::Refused(
             "the payload on standard input is larger than any setting allows".to_owned(),
         ));
