@@ -29,12 +29,14 @@ pub enum Role {
     Producer,
     /// A member of `seqline_reader`: may read.
     Reader,
+    /// A member of `seqline_consumer`, which may also make its own tables in the schema `public`: may poll.
+    Consumer,
     /// A login without any right.
     Nobody,
 }
 
 /// All roles but the superuser.
-const LOGINS: [Role; 4] = [Role::App, Role::Producer, Role::Reader, Role::Nobody];
+const LOGINS: [Role; 5] = [Role::App, Role::Producer, Role::Reader, Role::Consumer, Role::Nobody];
 
 impl Role {
     /// The name it logs in with.
@@ -44,6 +46,7 @@ impl Role {
             Role::App => "seqline_test_app",
             Role::Producer => "seqline_test_producer",
             Role::Reader => "seqline_test_reader",
+            Role::Consumer => "seqline_test_consumer",
             Role::Nobody => "seqline_test_none",
         }
     }
@@ -54,6 +57,7 @@ impl Role {
             Role::App => Some("seqline_app"),
             Role::Producer => Some("seqline_producer"),
             Role::Reader => Some("seqline_reader"),
+            Role::Consumer => Some("seqline_consumer"),
             Role::Admin | Role::Nobody => None,
         }
     }
@@ -67,7 +71,7 @@ pub struct TestDb {
     admin_url: String,
     port: u16,
     login_password: String,
-    pools: [OnceLock<PgPool>; 5],
+    pools: [OnceLock<PgPool>; 6],
 }
 
 impl TestDb {
@@ -137,6 +141,11 @@ impl TestDb {
     /// The pool of a reader.
     pub fn reader(&self) -> PgPool {
         self.shared_pool(Role::Reader)
+    }
+
+    /// The pool of a consumer.
+    pub fn consumer(&self) -> PgPool {
+        self.shared_pool(Role::Consumer)
     }
 
     /// The pool of a login without rights.
@@ -270,8 +279,8 @@ async fn make_log_its_own(connection: &mut PgConnection) -> anyhow::Result<()> {
 }
 
 async fn open_public_schema(connection: &mut PgConnection) -> anyhow::Result<()> {
-    let login = Role::App.login();
-    let statement = format!("GRANT USAGE, CREATE ON SCHEMA public TO {login}");
+    let (app, consumer) = (Role::App.login(), Role::Consumer.login());
+    let statement = format!("GRANT USAGE, CREATE ON SCHEMA public TO {app}, {consumer}");
     execute(connection, &statement).await.context("open the schema public to the application")
 }
 

@@ -19,11 +19,7 @@ where
 {
     match tokio::time::timeout(limit, future).await {
         Ok(result) => result,
-        Err(_) => {
-            let late =
-                std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer from the database in time");
-            Err(DatabaseError::from(sqlx::Error::Io(late)).into())
-        }
+        Err(_) => Err(DatabaseError::late().into()),
     }
 }
 

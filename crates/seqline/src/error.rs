@@ -77,6 +77,18 @@ impl DatabaseError {
         self.0
     }
 
+    /// The database did not answer within a deadline.
+    pub(crate) fn late() -> Self {
+        Self(sqlx::Error::Io(std::io::Error::new(
+            std::io::ErrorKind::TimedOut,
+            "no answer from the database in time",
+        )))
+    }
+
+    pub(crate) fn is_late(&self) -> bool {
+        matches!(&self.0, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::TimedOut)
+    }
+
     pub(crate) fn pg(&self) -> Option<&PgDatabaseError> {
         self.0.as_database_error()?.try_downcast_ref()
     }

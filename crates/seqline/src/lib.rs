@@ -30,6 +30,7 @@
 //! | [`read`] | pages of the log, its two ends |
 //! | [`envelope`] | the one JSON form in which an event leaves |
 //! | [`tail`] | follow the log and hand it to sinks |
+//! | [`consumer`] | handle every event exactly once, in your database |
 //! | [`maintenance`] | partitions and retention |
 //! | [`mod@migrate`] | the schema and its versions |
 //! | [`status`] | what an operator wants to know about a log |
@@ -46,6 +47,7 @@ pub mod event;
 pub mod payload;
 
 pub mod append;
+pub mod consumer;
 pub mod envelope;
 pub mod maintenance;
 pub mod migrate;

@@ -39,3 +39,14 @@ pub const MIGRATE_LOCK_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Pause between two attempts at the migration lock.
 pub const MIGRATE_LOCK_RETRY: Duration = Duration::from_millis(200);
+
+/// How much later than the server a client gives a statement up: the way there and back, so that as a rule the server says
+/// why it ended.
+pub const NETWORK_MARGIN: Duration = Duration::from_secs(2);
+
+/// How often a round of a consumer is tried that loses against another transaction. Such a conflict is over at once, as a
+/// rule; what keeps losing waits like any other failure.
+pub const ROUND_ATTEMPTS_MAX: u32 = 3;
+
+/// How long a run of a periodic task counts as going on. After that whoever ran it is taken for dead.
+pub const TASK_LEASE: Duration = Duration::from_secs(5 * 60);

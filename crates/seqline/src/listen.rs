@@ -4,22 +4,29 @@
 //! nothing, because whoever waits also polls. After every successful LISTEN it wakes once, since a commit between the
 //! waiter's last look and the LISTEN was announced to nobody. A half-open connection, over which nothing will ever
 //! come, is found out by a heartbeat.
+//!
+//! Behind a pooler that hands a server connection to somebody else after each transaction, LISTEN succeeds and nothing is
+//! ever heard. So each new connection is called once from another one, and given up when it does not hear that.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
+use sqlx::PgPool;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::sync::{Notify, watch};
+use uuid::Uuid;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::deadline::within;
+use crate::deadline::{Lease, within};
 use crate::error::DatabaseError;
 use crate::store;
 
 /// How to listen.
 pub(crate) struct Listener {
     pub(crate) options: PgConnectOptions,
+    /// Where the call comes from that a new connection has to hear.
+    pub(crate) probe: PgPool,
     pub(crate) clock: Clock,
     pub(crate) backoff: Backoff,
     pub(crate) heartbeat_interval: Duration,
@@ -40,7 +47,7 @@ impl Listener {
                     }
                     connected.send_replace(true);
                     wake.notify_one();
-                    let error = self.receive(listener, wake).await;
+                    let error = self.receive(listener, wake).await.into();
                     connected.send_replace(false);
                     log_outage(&mut outage_logged, &error);
                 }
@@ -51,16 +58,34 @@ impl Listener {
         }
     }
 
-    async fn connect(&self) -> Result<PgListener, DatabaseError> {
-        within(self.heartbeat_timeout, async {
+    async fn connect(&self) -> Result<PgListener, Outage> {
+        let probe = format!("seqline_probe_{}", Uuid::new_v4().simple());
+        let mut listener = within(self.heartbeat_timeout, async {
             // A pool of one that nobody else uses: the driver offers notifications only through a pool.
             let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(self.options.clone());
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.eager_reconnect(false);
-            store::listen::listen(&mut listener).await?;
-            Ok(listener)
+            store::listen::listen(&mut listener, &probe).await?;
+            Ok::<_, DatabaseError>(listener)
         })
-        .await
+        .await?;
+        let called = within(self.heartbeat_timeout, async {
+            let mut lease = Lease::acquire(&self.probe).await?;
+            store::listen::call(lease.connection(), &probe).await?;
+            lease.done();
+            Ok::<_, DatabaseError>(())
+        });
+        // Nothing can be said when all connections are busy. Then it is believed.
+        if called.await.is_ok() {
+            let heard = within(self.heartbeat_timeout, async { Ok(listener.try_recv().await?) });
+            match heard.await {
+                Ok(Some(_)) => {}
+                Ok(None) => return Err(lost().into()),
+                Err(error) if DatabaseError::is_late(&error) => return Err(Outage::Deaf),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(listener)
     }
 
     /// Wakes for each notification until the connection fails.
@@ -90,9 +115,27 @@ fn lost() -> DatabaseError {
     .into()
 }
 
+/// Why nothing is heard.
+enum Outage {
+    Lost(DatabaseError),
+    Deaf,
+}
+
+impl From<DatabaseError> for Outage {
+    fn from(error: DatabaseError) -> Self {
+        Self::Lost(error)
+    }
+}
+
 /// Once per outage, however many attempts it takes.
-fn log_outage(logged: &mut bool, error: &DatabaseError) {
-    if !std::mem::replace(logged, true) {
-        tracing::warn!(error = %error, "event log listener lost, polling goes on");
+fn log_outage(logged: &mut bool, outage: &Outage) {
+    if std::mem::replace(logged, true) {
+        return;
+    }
+    match outage {
+        Outage::Lost(error) => tracing::warn!(error = %error, "event log listener lost, polling goes on"),
+        Outage::Deaf => tracing::warn!(
+            "event log listener hears nothing, polling goes on: give it a connection without a pooler in between"
+        ),
     }
 }

@@ -9,12 +9,22 @@ use std::time::Duration;
 
 use sqlx::{PgConnection, PgPool};
 use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::deadline::{Lease, within};
 use crate::error::DatabaseError;
-use crate::limits::STATEMENT_DEADLINE;
+use crate::limits::{STATEMENT_DEADLINE, TASK_LEASE};
 use crate::store;
+
+/// The name under which processes agree who does the next run.
+const TASK: &str = "partition_maintenance";
+
+/// Shortest pause between two questions whether a run is due.
+const SCHEDULE_PAUSE_MIN: Duration = Duration::from_secs(1);
+
+/// Longest pause: the run of a process that died is due sooner than the next on the interval.
+const SCHEDULE_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// What a process may choose about maintenance.
 #[derive(Debug, Clone)]
@@ -128,6 +138,84 @@ impl Maintenance {
             None => report.postponed = true,
         }
         Ok(report)
+    }
+
+    /// Runs now and then on the interval, until `stop` is cancelled: once over all processes that do so on this database, by
+    /// the clock of the database. A run that another process has begun counts for all; one that failed, or whose process
+    /// died, is repeated after [`TASK_LEASE`]. What happens is logged; nothing ends it but `stop`, for which a step that runs
+    /// is finished.
+    pub async fn run_on_schedule(&self, interval: Duration, stop: CancellationToken) {
+        let mut outage_logged = false;
+        while !stop.is_cancelled() {
+            let pause = match Box::pin(self.run_if_due(interval)).await {
+                Ok(pause) => {
+                    if std::mem::take(&mut outage_logged) {
+                        tracing::info!("partition maintenance can ask the database again");
+                    }
+                    pause.max(SCHEDULE_PAUSE_MIN)
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut outage_logged, true) {
+                        tracing::warn!(error = %error, "partition maintenance cannot ask the database, trying again");
+                    }
+                    SCHEDULE_PAUSE_MAX
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.clock.sleep(pause.min(SCHEDULE_PAUSE_MAX)) => {}
+            }
+        }
+    }
+
+    /// A run, if one is due, and how long it is until the next.
+    async fn run_if_due(&self, interval: Duration) -> Result<Duration, DatabaseError> {
+        if let Some(started_at) = self.claim(interval).await? {
+            match self.run().await {
+                Ok(report) => {
+                    tracing::info!(
+                        created = report.created,
+                        closed = report.closed,
+                        dropped = report.dropped,
+                        "partition maintenance done"
+                    );
+                    self.finish(started_at).await?;
+                }
+                // Not finished, so it is repeated when the lease is over.
+                Err(error) => tracing::error!(error = %error, "partition maintenance failed"),
+            }
+        }
+        self.due_in(interval).await
+    }
+
+    async fn claim(&self, interval: Duration) -> Result<Option<OffsetDateTime>, DatabaseError> {
+        within(self.config.statement_timeout, async {
+            let mut lease = Lease::acquire(&self.pool).await?;
+            let claimed = store::tasks::claim(lease.connection(), TASK, interval, TASK_LEASE).await?;
+            lease.done();
+            Ok(claimed)
+        })
+        .await
+    }
+
+    async fn finish(&self, started_at: OffsetDateTime) -> Result<(), DatabaseError> {
+        within(self.config.statement_timeout, async {
+            let mut lease = Lease::acquire(&self.pool).await?;
+            store::tasks::finish(lease.connection(), TASK, started_at).await?;
+            lease.done();
+            Ok(())
+        })
+        .await
+    }
+
+    async fn due_in(&self, interval: Duration) -> Result<Duration, DatabaseError> {
+        within(self.config.statement_timeout, async {
+            let mut lease = Lease::acquire(&self.pool).await?;
+            let ms = store::tasks::due_in_ms(lease.connection(), TASK, interval, TASK_LEASE).await?;
+            lease.done();
+            Ok(Duration::from_millis(ms.unwrap_or(0).max(0).unsigned_abs()))
+        })
+        .await
     }
 
     /// A step that needs the log for itself. Each attempt waits longer for it, with pauses in which those who queued

@@ -195,6 +195,7 @@ impl Tail {
         let wake = Notify::new();
         let listener = Listener {
             options: self.listen.clone(),
+            probe: self.pool.clone(),
             clock: self.clock.clone(),
             backoff: self.backoff(),
             heartbeat_interval: self.config.listen_heartbeat_interval,

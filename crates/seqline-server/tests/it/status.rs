@@ -19,7 +19,7 @@ fn mask_line(line: &str) -> String {
         (name @ "PostgreSQL    ", version) if version.starts_with(|c: char| c.is_ascii_digit()) => {
             format!("{name}[version]")
         }
-        (name @ "schema        ", "version 7") => format!("{name}version [newest]"),
+        (name @ "schema        ", "version 10") => format!("{name}version [newest]"),
         (name @ "size          ", size) if size.ends_with(" bytes") => format!("{name}[size] bytes"),
         _ => line.to_owned(),
     }

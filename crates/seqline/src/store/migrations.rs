@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 7] = [
+pub(crate) const MIGRATIONS: [Migration; 10] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -19,6 +19,13 @@ pub(crate) const MIGRATIONS: [Migration; 7] = [
     Migration { version: 5, name: "partitions", sql: include_str!("../../migrations/0005_partitions.sql") },
     Migration { version: 6, name: "grants", sql: include_str!("../../migrations/0006_grants.sql") },
     Migration { version: 7, name: "import", sql: include_str!("../../migrations/0007_import.sql") },
+    Migration { version: 8, name: "consumers", sql: include_str!("../../migrations/0008_consumers.sql") },
+    Migration { version: 9, name: "poll", sql: include_str!("../../migrations/0009_poll.sql") },
+    Migration {
+        version: 10,
+        name: "periodic_tasks",
+        sql: include_str!("../../migrations/0010_periodic_tasks.sql"),
+    },
 ];
 
 impl Migration {

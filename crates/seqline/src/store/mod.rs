@@ -4,9 +4,11 @@
 //! or logs.
 
 pub(crate) mod append;
+pub(crate) mod consumers;
 pub(crate) mod listen;
 pub(crate) mod migrations;
 pub(crate) mod partitions;
 pub(crate) mod read;
 pub(crate) mod schema;
 pub(crate) mod settings;
+pub(crate) mod tasks;

@@ -1,0 +1,56 @@
+//! What a process may choose about its consumers.
+
+use std::time::Duration;
+
+use crate::limits::STATEMENT_DEADLINE;
+
+/// What a process may choose about its consumers.
+#[derive(Debug, Clone)]
+pub struct ConsumerConfig {
+    /// Events in one round (`consumer.batch_size`): what is lost and done again when a round fails, what is in memory at most,
+    /// and how long retention has to wait for the round. At least 1, at most
+    /// [`READ_EVENTS_MAX`](crate::limits::READ_EVENTS_MAX).
+    pub batch_size: u32,
+    /// Longest time between two looks at the log (`consumer.poll_interval`): the delay when notifications are lost.
+    pub poll_interval: Duration,
+    /// How long a handler may take for one event (`consumer.event_timeout`), by the injected clock. A handler that hangs stalls
+    /// its consumer on all workers, because its round holds the cursor.
+    pub event_timeout: Duration,
+    /// Longest pause after a failed round (`consumer.failure_backoff_cap`). The pause begins with the poll interval and
+    /// doubles, so that an event that cannot be handled does not keep a processor busy.
+    pub failure_backoff_cap: Duration,
+    /// How long rounds that run may take to end after the stop was asked for (`shutdown.total_timeout`). What has not
+    /// ended then is dropped and rolls back.
+    pub stop_timeout: Duration,
+    /// Longest statement of a round (`database.statement_timeout`).
+    pub statement_timeout: Duration,
+    /// Longest wait for a lock in a round (`database.lock_timeout`).
+    pub lock_timeout: Duration,
+    /// Longest pause between two statements of a round (`database.idle_in_tx_timeout`): when the host of a worker is gone, its
+    /// cursor is free again after that.
+    pub idle_in_tx_timeout: Duration,
+    /// Longest pause between two attempts to listen (`database.listen_reconnect_backoff_cap`).
+    pub listen_reconnect_backoff_cap: Duration,
+    /// How often a silent listening connection is asked whether it is alive (`database.listen_heartbeat_interval`).
+    pub listen_heartbeat_interval: Duration,
+    /// How long it may take to answer (`database.listen_heartbeat_timeout`).
+    pub listen_heartbeat_timeout: Duration,
+}
+
+impl Default for ConsumerConfig {
+    fn default() -> Self {
+        Self {
+            batch_size: 200,
+            poll_interval: Duration::from_secs(2),
+            event_timeout: Duration::from_secs(60),
+            failure_backoff_cap: Duration::from_secs(30),
+            stop_timeout: Duration::from_secs(30),
+            statement_timeout: STATEMENT_DEADLINE,
+            lock_timeout: Duration::from_secs(5),
+            idle_in_tx_timeout: Duration::from_secs(60),
+            listen_reconnect_backoff_cap: Duration::from_secs(30),
+            listen_heartbeat_interval: Duration::from_secs(10),
+            listen_heartbeat_timeout: Duration::from_secs(5),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What a consumer does with an event.
+
+use std::error::Error;
+use std::future::Future;
+
+use futures_util::future::BoxFuture;
+
+use super::round::Round;
+use crate::event::StoredEvent;
+
+/// Why a handler did not handle an event. Only the fact is logged and recorded, not what it says: that can hold a payload.
+/// At debug level its text is in the log.
+pub type HandlerError = Box<dyn Error + Send + Sync>;
+
+/// Handles events, one at a time, in the order of the log.
+///
+/// It runs inside the transaction of the round: what it writes through [`Round::connection`] is committed together with
+/// the cursor, or not at all. So each event has its effects exactly once, with any number of workers, and after a crash
+/// at any moment. That holds for what is in the transaction and for nothing else: whatever must happen elsewhere is handed
+/// on as a row that something else picks up.
+///
+/// - An error rolls the whole round back. The event comes again; later events wait. So does a panic, and a handler that
+///   takes longer than [`event_timeout`](super::ConsumerConfig::event_timeout).
+/// - The same event can be handed over again, also without an error in sight, when a round was rolled back for another
+///   reason. Nothing that is kept in memory may depend on it.
+/// - The transaction belongs to the round. Savepoints are fine; a handler that ends the transaction, or goes on after a
+///   statement in it has failed, fails the round.
+/// - It appends no events, unless the consumer was declared with [`Consumer::may_append`](super::Consumer::may_append).
+///
+/// ```
+/// use seqline::StoredEvent;
+/// use seqline::consumer::{Handler, HandlerError, Round};
+///
+/// struct Invoices;
+///
+/// impl Handler for Invoices {
+///     async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), HandlerError> {
+///         if event.event_type == "order.paid" {
+///             sqlx::query("INSERT INTO invoices (order_id) VALUES ($1)")
+///                 .bind(&event.resource_id)
+///                 .execute(round.connection())
+///                 .await?;
+///         }
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait Handler: Send + Sync + 'static {
+    /// Handles the next event. The future may be dropped at any point; the round is rolled back then.
+    fn handle(
+        &self,
+        event: &StoredEvent,
+        round: &mut Round<'_>,
+    ) -> impl Future<Output = Result<(), HandlerError>> + Send;
+}
+
+/// A handler of any type.
+pub(super) trait AnyHandler: Send + Sync {
+    fn handle<'a>(
+        &'a self,
+        event: &'a StoredEvent,
+        round: &'a mut Round<'_>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>>;
+}
+
+impl<H: Handler> AnyHandler for H {
+    fn handle<'a>(
+        &'a self,
+        event: &'a StoredEvent,
+        round: &'a mut Round<'_>,
+    ) -> BoxFuture<'a, Result<(), HandlerError>> {
+        // Calling it is inside too, so that its panics are where those of the future are.
+        Box::pin(async move { Handler::handle(self, event, round).await })
+    }
+}

@@ -1,0 +1,307 @@
+//! One round: a transaction that handles the next events of one consumer and moves its cursor.
+//!
+//! In this order: lock the cursor, read, plan, handle each event, move the cursor, commit. Everything that the handler wrote
+//! through the round stands or falls with the cursor, so each event has its effects exactly once.
+//!
+//! - The lock is taken with SKIP LOCKED: of any number of workers one works on a consumer, and the others do not wait.
+//! - The events are read by a statement of their own after the lock, so they follow the cursor that the lock has shown.
+//! - The cursor is moved by compare-and-set: only from where it was, only in the transaction that locked it, and only if
+//!   nothing was appended. A handler that breaks the transaction therefore fails the round, whatever it did.
+//!
+//! A connection on which something went wrong is closed and not reused, because it may be in the middle of an answer.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, PgTransaction};
+
+use super::config::ConsumerConfig;
+use super::error::RoundError;
+use super::handler::AnyHandler;
+use super::name::ConsumerName;
+use super::plan::{LostRange, PlanError, plan_round};
+use crate::clock::Clock;
+use crate::deadline::{Lease, within};
+use crate::error::{CommitError, DatabaseError, GapError};
+use crate::event::StoredEvent;
+use crate::limits::{NETWORK_MARGIN, READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
+use crate::store;
+
+/// What a handler is given besides the event: the transaction of the round.
+pub struct Round<'t> {
+    tx: PgTransaction<'t>,
+    consumer: &'t ConsumerName,
+}
+
+impl<'t> Round<'t> {
+    /// The connection, inside the transaction of the round.
+    pub fn connection(&mut self) -> &mut PgConnection {
+        &mut self.tx
+    }
+
+    /// The transaction of the round, for [`append`](fn@crate::append) by consumers that may.
+    pub fn transaction(&mut self) -> &mut PgTransaction<'t> {
+        &mut self.tx
+    }
+
+    /// Whose round it is.
+    #[must_use]
+    pub fn consumer(&self) -> &ConsumerName {
+        self.consumer
+    }
+}
+
+impl std::fmt::Debug for Round<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Round").field("consumer", &self.consumer).finish_non_exhaustive()
+    }
+}
+
+/// How a round ended that did not fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Another transaction has the consumer in hand.
+    Locked,
+    /// There was nothing new. Nothing was written.
+    Idle,
+    /// Events were handled and the cursor was moved.
+    Processed,
+}
+
+/// What a round did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoundResult {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How many events were handled.
+    pub processed: usize,
+    /// Whether that were as many as fit into a round, so that there may be more.
+    pub full: bool,
+    /// What retention took before the consumer had come to it.
+    pub lost: Option<LostRange>,
+}
+
+impl RoundResult {
+    const LOCKED: Self = Self { outcome: Outcome::Locked, processed: 0, full: false, lost: None };
+    const IDLE: Self = Self { outcome: Outcome::Idle, processed: 0, full: false, lost: None };
+}
+
+/// Whether a round looks before it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Look {
+    /// One statement without a transaction first: most rounds of most consumers find nothing, and that is all they cost.
+    First,
+    /// The round before was full.
+    Not,
+}
+
+/// What a consumer needs for its rounds.
+pub(super) struct Rounds<'a> {
+    pub(super) pool: &'a PgPool,
+    pub(super) config: &'a ConsumerConfig,
+    pub(super) clock: &'a Clock,
+    pub(super) name: &'a ConsumerName,
+    pub(super) handler: &'a dyn AnyHandler,
+    pub(super) may_append: bool,
+}
+
+impl Rounds<'_> {
+    /// One round. One that lost against another transaction is tried again at once, a few times.
+    pub(super) async fn run(&self, look: Look) -> Result<RoundResult, RoundError> {
+        let mut attempt = 1;
+        loop {
+            match self.attempt(look).await {
+                Err(error) if error.is_conflict() && attempt < ROUND_ATTEMPTS_MAX => attempt += 1,
+                result => return result,
+            }
+        }
+    }
+
+    async fn attempt(&self, look: Look) -> Result<RoundResult, RoundError> {
+        let mut lease = within(self.deadline(), Lease::acquire(self.pool)).await?;
+        let result = self.on(lease.connection(), look).await;
+        // Dropped otherwise, which closes the connection: where it stands is not known.
+        if result.as_ref().err().is_none_or(leaves_connection_usable) {
+            lease.done();
+        }
+        result
+    }
+
+    async fn on(&self, connection: &mut PgConnection, look: Look) -> Result<RoundResult, RoundError> {
+        if look == Look::First && !self.has_events(connection).await? {
+            return Ok(RoundResult::IDLE);
+        }
+        let beginning = store::consumers::round_beginning(
+            self.config.statement_timeout,
+            self.config.lock_timeout,
+            self.config.idle_in_tx_timeout,
+        );
+        let tx = self.ask(connection.begin_with(AssertSqlSafe(beginning))).await?;
+        let mut round = Round { tx, consumer: self.name };
+        let result = self.work(&mut round).await;
+        match &result {
+            Ok(RoundResult { outcome: Outcome::Processed, .. }) => self.commit(round.tx).await?,
+            Ok(_) => self.ask(round.tx.rollback()).await?,
+            // One that is closed is rolled back too. What the rollback says does not matter beside the error.
+            Err(error) if leaves_connection_usable(error) => drop(self.ask(round.tx.rollback()).await),
+            Err(_) => {}
+        }
+        result
+    }
+
+    async fn has_events(&self, connection: &mut PgConnection) -> Result<bool, RoundError> {
+        match self.ask(store::consumers::position(connection, self.name.as_str())).await? {
+            None => Err(RoundError::MissingCursor),
+            Some((last_seq, head)) if last_seq > head => Err(RoundError::AheadOfHead { last_seq, head }),
+            Some((last_seq, head)) => Ok(last_seq < head),
+        }
+    }
+
+    /// Everything between BEGIN and COMMIT.
+    async fn work(&self, round: &mut Round<'_>) -> Result<RoundResult, RoundError> {
+        let name = self.name.as_str();
+        let Some(held) = self.ask(store::consumers::lock(&mut round.tx, name)).await? else {
+            return match self.ask(store::consumers::exists(&mut round.tx, name)).await? {
+                true => Ok(RoundResult::LOCKED),
+                false => Err(RoundError::MissingCursor),
+            };
+        };
+        let batch_size = self.config.batch_size.clamp(1, READ_EVENTS_MAX);
+        let events = self.read(&mut round.tx, held.last_seq, i64::from(batch_size)).await?;
+        let Some(first) = events.first() else { return Ok(RoundResult::IDLE) };
+
+        let min_retained = match held.last_seq.checked_add(1) {
+            Some(next) if next == first.seq => None,
+            _ => Some(self.ask(store::read::min_retained(&mut round.tx)).await?),
+        };
+        let seqs: Vec<i64> = events.iter().map(|event| event.seq).collect();
+        let plan = plan_round(held.last_seq, &seqs, min_retained).map_err(|error| match error {
+            PlanError::Gap(gap) => gap,
+            PlanError::Empty => unreachable!("a first event was read"),
+        })?;
+        if let Some(LostRange { from, to }) = plan.lost {
+            self.ask(store::consumers::record_loss(&mut round.tx, name, from, to)).await?;
+        }
+        for event in &events {
+            self.handle(event, round).await?;
+        }
+        let advanced = self
+            .ask(store::consumers::advance(&mut round.tx, name, &held, plan.new_last_seq, self.may_append))
+            .await;
+        if !matches!(advanced, Ok(true)) {
+            return Err(self.explain(advanced, round, &held.xid, (first.seq, plan.new_last_seq)).await);
+        }
+        Ok(RoundResult {
+            outcome: Outcome::Processed,
+            processed: events.len(),
+            full: events.len() == batch_size as usize,
+            lost: plan.lost,
+        })
+    }
+
+    /// The next events after `last_seq`: none at the head, else those that follow or those that retention has left.
+    async fn read(
+        &self,
+        connection: &mut PgConnection,
+        last_seq: i64,
+        limit: i64,
+    ) -> Result<Vec<StoredEvent>, RoundError> {
+        let events = self.ask(store::read::events_after(connection, last_seq, limit)).await?;
+        if !events.is_empty() {
+            return Ok(events);
+        }
+        let head = self.ask(store::read::head(connection)).await?;
+        if head == last_seq {
+            return Ok(events);
+        }
+        if head < last_seq {
+            return Err(RoundError::AheadOfHead { last_seq, head });
+        }
+        // The head has moved since, or retention took more than fits into a round. The lock on the log that the first read
+        // took keeps retention from going on.
+        let min_retained = self.ask(store::read::min_retained(connection)).await?;
+        let after = last_seq.max(min_retained - 1);
+        let events = self.ask(store::read::events_after(connection, after, limit)).await?;
+        if events.is_empty() {
+            let found = self.ask(store::read::first_after(connection, after)).await?.unwrap_or(head);
+            return Err(GapError { expected: after + 1, found }.into());
+        }
+        Ok(events)
+    }
+
+    async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), RoundError> {
+        let seq = event.seq;
+        // Whatever a panic leaves behind is rolled back, and the handler has been told to keep nothing in memory.
+        let handling = AssertUnwindSafe(self.handler.handle(event, round)).catch_unwind();
+        match self.clock.timeout(self.config.event_timeout, handling).await {
+            Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(source))) => Err(RoundError::Handler { seq, source }),
+            Some(Err(_panic)) => Err(RoundError::Panicked { seq }),
+            None => Err(RoundError::TimedOut { seq }),
+        }
+    }
+
+    /// Why the cursor did not move.
+    async fn explain(
+        &self,
+        advanced: Result<bool, DatabaseError>,
+        round: &mut Round<'_>,
+        xid: &str,
+        (first_seq, last_seq): (i64, i64),
+    ) -> RoundError {
+        const IN_FAILED_TRANSACTION: &str = "25P02";
+        if let Err(error) = advanced {
+            return match error.sqlstate() {
+                Some(IN_FAILED_TRANSACTION) => RoundError::TransactionFailed { first_seq, last_seq },
+                _ => error.into(),
+            };
+        }
+        match self.ask(store::consumers::refusal(&mut round.tx, xid)).await {
+            Err(error) => error.into(),
+            Ok((true, _)) => RoundError::TransactionEnded { first_seq, last_seq },
+            Ok((false, true)) => RoundError::Appended { first_seq, last_seq },
+            Ok((false, false)) => RoundError::CursorMoved { first_seq, last_seq },
+        }
+    }
+
+    async fn commit(&self, tx: PgTransaction<'_>) -> Result<(), RoundError> {
+        let committed = async { tx.commit().await.map_err(CommitError::from) };
+        match tokio::time::timeout(self.deadline(), committed).await {
+            Ok(result) => result.map_err(RoundError::Commit),
+            Err(_) => Err(RoundError::Commit(CommitError::Unknown(DatabaseError::late()))),
+        }
+    }
+
+    /// One statement, within the deadline.
+    async fn ask<T>(
+        &self,
+        statement: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, DatabaseError> {
+        within(self.deadline(), async { Ok(statement.await?) }).await
+    }
+
+    /// The server ends a statement first, if it can.
+    fn deadline(&self) -> Duration {
+        self.config.statement_timeout.saturating_add(NETWORK_MARGIN)
+    }
+}
+
+/// Whether nothing is under way on the connection. A handler that was stopped may have left a statement behind, and one that
+/// ended the transaction may have begun another.
+fn leaves_connection_usable(error: &RoundError) -> bool {
+    match error {
+        RoundError::Panicked { .. } | RoundError::TimedOut { .. } | RoundError::TransactionEnded { .. } => {
+            false
+        }
+        RoundError::Database(error) => !error.is_connection_failure(),
+        RoundError::Commit(error) => error.had_no_effect(),
+        RoundError::Handler { .. }
+        | RoundError::Appended { .. }
+        | RoundError::TransactionFailed { .. }
+        | RoundError::CursorMoved { .. }
+        | RoundError::Gap(_)
+        | RoundError::AheadOfHead { .. }
+        | RoundError::MissingCursor => true,
+    }
+}

@@ -1,0 +1,120 @@
+//! Where consumers stand.
+
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+
+use crate::error::DatabaseError;
+use crate::store;
+use crate::store::consumers::{ConsumerRow, FailureRow};
+
+/// Where a consumer stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsumerState {
+    /// Its name.
+    pub name: String,
+    /// `worker`: a program runs a handler for it. `poll`: somebody calls `seqline.poll`.
+    pub kind: String,
+    /// The last event that it has handled.
+    pub last_seq: i64,
+    /// The highest number in the log.
+    pub head_seq: i64,
+    /// When the oldest event was appended that it has not handled, if there is one. That is when the appending transaction
+    /// began, so an event of a long transaction is old when it appears.
+    pub oldest_pending_at: Option<OffsetDateTime>,
+    /// When its cursor was moved last.
+    pub updated_at: OffsetDateTime,
+    /// Its last failure, also when it has recovered from it.
+    pub last_failure: Option<Failure>,
+    /// How many events retention took before the consumer had come to them.
+    pub lost: i64,
+}
+
+/// A failure of a worker's rounds. Those of `seqline.poll` are the caller's and not known here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// One word: [`RoundError::error_type`](super::RoundError::error_type).
+    pub error_type: String,
+    /// The event that could not be passed, if it was one.
+    pub seq: Option<i64>,
+    /// When the consumer began to fail in this way.
+    pub failed_at: OffsetDateTime,
+    /// Whether it still does, as far as is known.
+    pub current: bool,
+}
+
+impl ConsumerState {
+    /// How many events are still to be handled; 0 also for a cursor above the head.
+    #[must_use]
+    pub fn lag(&self) -> i64 {
+        self.head_seq.saturating_sub(self.last_seq).max(0)
+    }
+
+    /// Whether the cursor is above the head: the database was taken back to an earlier state.
+    #[must_use]
+    pub fn is_ahead_of_head(&self) -> bool {
+        self.last_seq > self.head_seq
+    }
+}
+
+/// The state of every consumer, by name.
+///
+/// ```no_run
+/// # async fn example(connection: &mut sqlx::PgConnection) -> Result<(), seqline::DatabaseError> {
+/// for consumer in seqline::consumer::states(connection).await? {
+///     println!("{} is {} events behind", consumer.name, consumer.lag());
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// [`DatabaseError`] when the database cannot be asked.
+pub async fn states(connection: &mut PgConnection) -> Result<Vec<ConsumerState>, DatabaseError> {
+    let mut states = Vec::new();
+    for row in store::consumers::list(connection).await? {
+        let oldest_pending_at = match row.last_seq < row.head_seq {
+            true => oldest_pending_at(connection, row.last_seq).await?,
+            false => None,
+        };
+        states.push(state(row, oldest_pending_at));
+    }
+    Ok(states)
+}
+
+/// The oldest by number, not by time: times are not in the order of the log.
+async fn oldest_pending_at(
+    connection: &mut PgConnection,
+    last_seq: i64,
+) -> Result<Option<OffsetDateTime>, DatabaseError> {
+    if let Some(at) = store::read::occurred_at(connection, last_seq + 1).await? {
+        return Ok(Some(at));
+    }
+    // Retention took it. What is left begins here.
+    let min_retained = store::read::min_retained(connection).await?;
+    Ok(store::read::occurred_at(connection, min_retained).await?)
+}
+
+fn state(row: ConsumerRow, oldest_pending_at: Option<OffsetDateTime>) -> ConsumerState {
+    let (last_seq, head_seq) = (row.last_seq, row.head_seq);
+    ConsumerState {
+        last_failure: row.failure.map(|failure| Failure {
+            current: is_current(&failure, last_seq),
+            error_type: failure.error_type,
+            seq: failure.seq,
+            failed_at: failure.failed_at,
+        }),
+        name: row.name,
+        kind: row.kind,
+        last_seq,
+        head_seq,
+        oldest_pending_at,
+        updated_at: row.updated_at,
+        lost: row.lost,
+    }
+}
+
+/// A failure is over when who had it says so, or when somebody else has passed the event.
+fn is_current(failure: &FailureRow, last_seq: i64) -> bool {
+    failure.recovered_at.is_none() && failure.seq.is_none_or(|seq| seq > last_seq)
+}

@@ -1,0 +1,3 @@
+//! Worker consumers: rounds, and the workers that run them.
+
+mod rounds;
