@@ -25,13 +25,15 @@ CREATE TABLE seqline.event_consumer_failures (
 
 -- Events that retention took before a consumer had come to them. Written with the step over them.
 CREATE TABLE seqline.lost_ranges (
+    -- Not the range: in a database that was taken back the same can happen again.
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer text NOT NULL,
     lost_from bigint NOT NULL,
     lost_to bigint NOT NULL,
     recorded_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (consumer, lost_from),
     CHECK (lost_to >= lost_from)
 );
+CREATE INDEX lost_ranges_consumer_idx ON seqline.lost_ranges (consumer);
 
 -- Raises a refusal that programs can read: the rule is the constraint.
 CREATE FUNCTION seqline.refuse_consumer(rule text, message text, hint text) RETURNS void
