@@ -121,21 +121,36 @@ impl RoundError {
         }
     }
 
-    /// Whether the round lost against another transaction and may be tried again at once.
+    /// Whether the round lost against another transaction and may be tried again at once: a deadlock, a lock that was not
+    /// had in time, or a conflict of serializable transactions.
     pub(super) fn is_conflict(&self) -> bool {
+        self.has_sqlstate(|code| matches!(code, "40P01" | "55P03" | "40001"))
+    }
+
+    /// Whether a statement was refused because one before it had failed.
+    pub(super) fn is_in_failed_transaction(&self) -> bool {
+        self.has_sqlstate(|code| code == "25P02")
+    }
+
+    /// Whether the database could not be reached, so that nothing can be written to it now.
+    pub(super) fn is_outage(&self) -> bool {
         match self {
-            Self::Handler { source, .. } => sqlstates(source.as_ref()).any(|code| is_conflict(&code)),
-            Self::Commit(CommitError::Database(error)) | Self::Database(error) => {
-                error.sqlstate().is_some_and(is_conflict)
+            Self::Commit(CommitError::Unknown(error)) | Self::Database(error) => {
+                error.sqlstate().is_none() || error.is_connection_failure()
             }
             _ => false,
         }
     }
-}
 
-/// A deadlock, a lock that was not had in time, or a conflict of serializable transactions.
-fn is_conflict(sqlstate: &str) -> bool {
-    matches!(sqlstate, "40P01" | "55P03" | "40001")
+    fn has_sqlstate(&self, is: fn(&str) -> bool) -> bool {
+        match self {
+            Self::Handler { source, .. } => sqlstates(source.as_ref()).any(|code| is(&code)),
+            Self::Commit(CommitError::Database(error)) | Self::Database(error) => {
+                error.sqlstate().is_some_and(is)
+            }
+            _ => false,
+        }
+    }
 }
 
 /// What PostgreSQL said, wherever it is in the causes of an error.

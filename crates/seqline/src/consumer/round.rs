@@ -184,7 +184,13 @@ impl Rounds<'_> {
             self.ask(store::consumers::record_loss(&mut round.tx, name, from, to)).await?;
         }
         for event in &events {
-            self.handle(event, round).await?;
+            self.handle(event, round).await.map_err(|error| match error {
+                // A handler before this one is to blame, or this one.
+                error if error.is_in_failed_transaction() => {
+                    RoundError::TransactionFailed { first_seq: first.seq, last_seq: event.seq }
+                }
+                error => error,
+            })?;
         }
         let advanced = self
             .ask(store::consumers::advance(&mut round.tx, name, &held, plan.new_last_seq, self.may_append))
@@ -250,11 +256,12 @@ impl Rounds<'_> {
         xid: &str,
         (first_seq, last_seq): (i64, i64),
     ) -> RoundError {
-        const IN_FAILED_TRANSACTION: &str = "25P02";
         if let Err(error) = advanced {
-            return match error.sqlstate() {
-                Some(IN_FAILED_TRANSACTION) => RoundError::TransactionFailed { first_seq, last_seq },
-                _ => error.into(),
+            return match RoundError::from(error) {
+                error if error.is_in_failed_transaction() => {
+                    RoundError::TransactionFailed { first_seq, last_seq }
+                }
+                error => error,
             };
         }
         match self.ask(store::consumers::refusal(&mut round.tx, xid)).await {

@@ -99,7 +99,7 @@ fn state(row: ConsumerRow, oldest_pending_at: Option<OffsetDateTime>) -> Consume
     let (last_seq, head_seq) = (row.last_seq, row.head_seq);
     ConsumerState {
         last_failure: row.failure.map(|failure| Failure {
-            current: is_current(&failure, last_seq),
+            current: is_current(&failure, last_seq, row.updated_at),
             error_type: failure.error_type,
             seq: failure.seq,
             failed_at: failure.failed_at,
@@ -114,7 +114,11 @@ fn state(row: ConsumerRow, oldest_pending_at: Option<OffsetDateTime>) -> Consume
     }
 }
 
-/// A failure is over when who had it says so, or when somebody else has passed the event.
-fn is_current(failure: &FailureRow, last_seq: i64) -> bool {
-    failure.recovered_at.is_none() && failure.seq.is_none_or(|seq| seq > last_seq)
+/// A failure is over when who had it says so, or when somebody else has passed the event or any other since.
+fn is_current(failure: &FailureRow, last_seq: i64, moved_at: OffsetDateTime) -> bool {
+    failure.recovered_at.is_none()
+        && match failure.seq {
+            Some(seq) => seq > last_seq,
+            None => moved_at <= failure.failed_at,
+        }
 }

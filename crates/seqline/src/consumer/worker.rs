@@ -108,7 +108,9 @@ impl Worker {
         if matches!(error, RoundError::MissingCursor) {
             self.start_anew().await;
         }
-        self.record(said, Record::Failing { error_type, seq }).await;
+        if !error.is_outage() {
+            self.record(said, Record::Failing { error_type, seq }).await;
+        }
     }
 
     /// A consumer whose cursor is gone is a new one.
