@@ -1,11 +1,13 @@
 //! What a consumer does with an event.
 
 use std::error::Error;
+use std::fmt;
 use std::future::Future;
 
 use futures_util::future::BoxFuture;
+use sqlx::{PgConnection, PgTransaction};
 
-use super::round::Round;
+use super::name::ConsumerName;
 use crate::event::StoredEvent;
 
 /// Why a handler did not handle an event. Only the fact is logged and recorded, not what it says: that can hold a payload.
@@ -52,6 +54,36 @@ pub trait Handler: Send + Sync + 'static {
         event: &StoredEvent,
         round: &mut Round<'_>,
     ) -> impl Future<Output = Result<(), HandlerError>> + Send;
+}
+
+/// What a handler is given besides the event: the transaction of the round.
+pub struct Round<'t> {
+    pub(super) tx: PgTransaction<'t>,
+    pub(super) consumer: &'t ConsumerName,
+}
+
+impl<'t> Round<'t> {
+    /// The connection, inside the transaction of the round.
+    pub fn connection(&mut self) -> &mut PgConnection {
+        &mut self.tx
+    }
+
+    /// The transaction of the round, for [`append`](fn@crate::append) by consumers that may.
+    pub fn transaction(&mut self) -> &mut PgTransaction<'t> {
+        &mut self.tx
+    }
+
+    /// Whose round it is.
+    #[must_use]
+    pub fn consumer(&self) -> &ConsumerName {
+        self.consumer
+    }
+}
+
+impl fmt::Debug for Round<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Round").field("consumer", &self.consumer).finish_non_exhaustive()
+    }
 }
 
 /// A handler of any type.

@@ -38,20 +38,23 @@
 //! when the next round is due; `runner` holds them together.
 
 mod config;
+mod definition;
 mod error;
 mod handler;
 mod name;
 mod plan;
 mod round;
 mod runner;
+mod shared;
 mod state;
 mod worker;
 
 pub use config::ConsumerConfig;
+pub use definition::{Consumer, StartAt};
 pub use error::{ConsumersError, EnsureError, RegistrationError, RoundError};
-pub use handler::{Handler, HandlerError};
+pub use handler::{Handler, HandlerError, Round};
 pub use name::{ConsumerName, InvalidConsumerName};
 pub use plan::{LostRange, PlanError, RoundPlan, plan_round};
-pub use round::{Outcome, Round, RoundResult};
-pub use runner::{CONSUMER_WAKE_APPLICATION_NAME, Consumer, Consumers, StartAt};
+pub use round::{Outcome, RoundResult};
+pub use runner::{CONSUMER_WAKE_APPLICATION_NAME, Consumers};
 pub use state::{ConsumerState, Failure, states};

@@ -18,7 +18,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, PgTransaction};
 
 use super::config::ConsumerConfig;
 use super::error::RoundError;
-use super::handler::AnyHandler;
+use super::handler::{AnyHandler, Round};
 use super::name::ConsumerName;
 use super::plan::{LostRange, PlanError, plan_round};
 use crate::clock::Clock;
@@ -27,36 +27,6 @@ use crate::error::{CommitError, DatabaseError, GapError};
 use crate::event::StoredEvent;
 use crate::limits::{NETWORK_MARGIN, READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
 use crate::store;
-
-/// What a handler is given besides the event: the transaction of the round.
-pub struct Round<'t> {
-    tx: PgTransaction<'t>,
-    consumer: &'t ConsumerName,
-}
-
-impl<'t> Round<'t> {
-    /// The connection, inside the transaction of the round.
-    pub fn connection(&mut self) -> &mut PgConnection {
-        &mut self.tx
-    }
-
-    /// The transaction of the round, for [`append`](fn@crate::append) by consumers that may.
-    pub fn transaction(&mut self) -> &mut PgTransaction<'t> {
-        &mut self.tx
-    }
-
-    /// Whose round it is.
-    #[must_use]
-    pub fn consumer(&self) -> &ConsumerName {
-        self.consumer
-    }
-}
-
-impl std::fmt::Debug for Round<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Round").field("consumer", &self.consumer).finish_non_exhaustive()
-    }
-}
 
 /// How a round ended that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

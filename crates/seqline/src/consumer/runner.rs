@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::fmt;
 use std::sync::Arc;
 
 use sqlx::PgPool;
@@ -14,82 +13,18 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::ConsumerConfig;
+use super::definition::Consumer;
 use super::error::{ConsumersError, EnsureError, RegistrationError, RoundError};
-use super::handler::{AnyHandler, Handler};
 use super::name::ConsumerName;
-use super::round::{Look, RoundResult, Rounds};
+use super::round::{Look, RoundResult};
+use super::shared::Shared;
 use super::worker::Worker;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::deadline::{Lease, within};
-use crate::error::DatabaseError;
 use crate::listen::Listener;
-use crate::store;
 
 /// The application name of the connection that wakes consumers.
 pub const CONSUMER_WAKE_APPLICATION_NAME: &str = "seqline-consumer-wake";
-
-/// Where a consumer starts that does not exist yet. It says nothing to one that does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum StartAt {
-    /// At the head: only what is committed from then on.
-    #[default]
-    Head,
-    /// At the oldest event that the log still has: for a projection of everything.
-    Oldest,
-    /// At the event with this number, which has to be in the log or the next.
-    Seq(i64),
-}
-
-impl fmt::Display for StartAt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Head => f.write_str("head"),
-            Self::Oldest => f.write_str("oldest"),
-            Self::Seq(seq) => write!(f, "{seq}"),
-        }
-    }
-}
-
-/// A consumer: its name and what it does with an event.
-pub struct Consumer {
-    pub(super) name: ConsumerName,
-    handler: Box<dyn AnyHandler>,
-    pub(super) start_at: StartAt,
-    may_append: bool,
-}
-
-impl Consumer {
-    /// A consumer that starts at the head and appends nothing.
-    pub fn new(name: ConsumerName, handler: impl Handler) -> Self {
-        Self { name, handler: Box::new(handler), start_at: StartAt::Head, may_append: false }
-    }
-
-    /// Where it starts when it does not exist yet.
-    #[must_use]
-    pub fn start_at(mut self, start_at: StartAt) -> Self {
-        self.start_at = start_at;
-        self
-    }
-
-    /// Lets the handler append events in its rounds. It will get them too, like all others, so it has to leave out its own
-    /// or it goes on for ever. Committing the round then takes the numbering lock.
-    #[must_use]
-    pub fn may_append(mut self) -> Self {
-        self.may_append = true;
-        self
-    }
-}
-
-impl fmt::Debug for Consumer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Consumer")
-            .field("name", &self.name)
-            .field("start_at", &self.start_at)
-            .field("may_append", &self.may_append)
-            .finish_non_exhaustive()
-    }
-}
 
 /// The consumers of a process. See the [module](super).
 ///
@@ -104,18 +39,10 @@ impl fmt::Debug for Consumer {
 /// ```
 #[derive(Debug)]
 pub struct Consumers {
-    common: Arc<Common>,
+    shared: Arc<Shared>,
     consumers: Vec<Arc<Consumer>>,
     listen: PgConnectOptions,
     listening: watch::Sender<bool>,
-}
-
-/// What all consumers of a process share.
-#[derive(Debug)]
-pub(super) struct Common {
-    pub(super) pool: PgPool,
-    pub(super) config: ConsumerConfig,
-    pub(super) clock: Clock,
 }
 
 impl Consumers {
@@ -124,7 +51,7 @@ impl Consumers {
     #[must_use]
     pub fn new(pool: PgPool, listen: PgConnectOptions, config: ConsumerConfig, clock: Clock) -> Self {
         Self {
-            common: Arc::new(Common { pool, config, clock }),
+            shared: Arc::new(Shared { pool, config, clock }),
             consumers: Vec::new(),
             listen: listen.application_name(CONSUMER_WAKE_APPLICATION_NAME),
             listening: watch::Sender::new(false),
@@ -157,7 +84,7 @@ impl Consumers {
     ///
     /// [`EnsureError`] when one of them cannot be made.
     pub async fn ensure(&self) -> Result<(), EnsureError> {
-        self.common.ensure(&self.consumers).await
+        self.shared.ensure(&self.consumers).await
     }
 
     /// One round of one consumer, now. For tests, and for programs that decide themselves when to work; a running worker does
@@ -176,7 +103,7 @@ impl Consumers {
         let consumer = self
             .find(name)
             .unwrap_or_else(|| panic!("consumer {name} has to be registered before its rounds"));
-        Box::pin(self.common.rounds(consumer).run(Look::First)).await
+        Box::pin(self.shared.rounds(consumer).run(Look::First)).await
     }
 
     /// Ensures the cursors and then runs all consumers until `stop` is cancelled. From then on no round begins; those that run
@@ -195,17 +122,17 @@ impl Consumers {
         let mut tasks = JoinSet::new();
         let mut names = HashMap::new();
         for (consumer, wake) in self.consumers.iter().zip(&wakes) {
-            let (common, consumer) = (self.common.clone(), consumer.clone());
+            let (shared, consumer) = (self.shared.clone(), consumer.clone());
             let name = consumer.name.clone();
-            let worker = Worker { common, consumer, wake: wake.clone(), stop: stop.clone() };
+            let worker = Worker { shared, consumer, wake: wake.clone(), stop: stop.clone() };
             names.insert(tasks.spawn(worker.run()).id(), name);
         }
-        let config = &self.common.config;
+        let config = &self.shared.config;
         let commits = Notify::new();
         let listener = Listener {
             options: self.listen.clone(),
-            probe: self.common.pool.clone(),
-            clock: self.common.clock.clone(),
+            probe: self.shared.pool.clone(),
+            clock: self.shared.clock.clone(),
             backoff: Backoff::new(config.poll_interval, config.listen_reconnect_backoff_cap),
             heartbeat_interval: config.listen_heartbeat_interval,
             heartbeat_timeout: config.listen_heartbeat_timeout,
@@ -224,7 +151,7 @@ impl Consumers {
 
     async fn out_of_time(&self, stop: &CancellationToken) {
         stop.cancelled().await;
-        self.common.clock.sleep(self.common.config.stop_timeout).await;
+        self.shared.clock.sleep(self.shared.config.stop_timeout).await;
     }
 
     fn find(&self, name: &ConsumerName) -> Option<&Arc<Consumer>> {
@@ -256,33 +183,5 @@ async fn wake_all(commits: &Notify, wakes: &[Arc<Notify>]) -> Infallible {
     loop {
         commits.notified().await;
         wakes.iter().for_each(|wake| wake.notify_one());
-    }
-}
-
-impl Common {
-    pub(super) fn rounds<'a>(&'a self, consumer: &'a Consumer) -> Rounds<'a> {
-        Rounds {
-            pool: &self.pool,
-            config: &self.config,
-            clock: &self.clock,
-            name: &consumer.name,
-            handler: &*consumer.handler,
-            may_append: consumer.may_append,
-        }
-    }
-
-    /// One statement, so all or none.
-    pub(super) async fn ensure(&self, consumers: &[Arc<Consumer>]) -> Result<(), EnsureError> {
-        let names: Vec<&str> = consumers.iter().map(|consumer| consumer.name.as_str()).collect();
-        let starts: Vec<String> = consumers.iter().map(|consumer| consumer.start_at.to_string()).collect();
-        within(self.config.statement_timeout, async {
-            let mut lease = Lease::acquire(&self.pool).await?;
-            store::consumers::ensure(lease.connection(), &names, &starts)
-                .await
-                .map_err(DatabaseError::from)?;
-            lease.done();
-            Ok(())
-        })
-        .await
     }
 }

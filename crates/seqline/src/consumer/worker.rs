@@ -11,9 +11,10 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use super::definition::Consumer;
 use super::error::RoundError;
 use super::round::{Look, Outcome, RoundResult};
-use super::runner::{Common, Consumer};
+use super::shared::Shared;
 use crate::backoff::Backoff;
 use crate::deadline::{Lease, within};
 use crate::error::DatabaseError;
@@ -21,7 +22,7 @@ use crate::store;
 
 /// The task of one consumer.
 pub(super) struct Worker {
-    pub(super) common: Arc<Common>,
+    pub(super) shared: Arc<Shared>,
     pub(super) consumer: Arc<Consumer>,
     pub(super) wake: Arc<Notify>,
     pub(super) stop: CancellationToken,
@@ -45,8 +46,8 @@ enum Record {
 
 impl Worker {
     pub(super) async fn run(self) {
-        let config = &self.common.config;
-        let rounds = self.common.rounds(&self.consumer);
+        let config = &self.shared.config;
+        let rounds = self.shared.rounds(&self.consumer);
         let mut backoff = Backoff::new(config.poll_interval, config.failure_backoff_cap);
         let mut said = Said::default();
         let mut look = Look::First;
@@ -72,7 +73,7 @@ impl Worker {
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 () = self.wake.notified(), if !failed => {}
-                () = self.common.clock.sleep(pause) => {}
+                () = self.shared.clock.sleep(pause) => {}
             }
         }
     }
@@ -115,7 +116,7 @@ impl Worker {
 
     /// A consumer whose cursor is gone is a new one.
     async fn start_anew(&self) {
-        match self.common.ensure(std::slice::from_ref(&self.consumer)).await {
+        match self.shared.ensure(std::slice::from_ref(&self.consumer)).await {
             Ok(()) => tracing::error!(
                 consumer = self.consumer.name.as_str(),
                 start_at = %self.consumer.start_at,
@@ -135,9 +136,9 @@ impl Worker {
             return;
         }
         let name = self.consumer.name.as_str();
-        let config = &self.common.config;
+        let config = &self.shared.config;
         let written = within(config.statement_timeout, async {
-            let mut lease = Lease::acquire(&self.common.pool).await?;
+            let mut lease = Lease::acquire(&self.shared.pool).await?;
             match record {
                 Record::Recovered => store::consumers::record_recovery(lease.connection(), name).await?,
                 Record::Failing { error_type, seq } => {

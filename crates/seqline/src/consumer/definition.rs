@@ -1,0 +1,68 @@
+//! What makes a consumer: its name, its handler, and what it may do.
+
+use std::fmt;
+
+use super::handler::{AnyHandler, Handler};
+use super::name::ConsumerName;
+
+/// Where a consumer starts that does not exist yet. It says nothing to one that does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StartAt {
+    /// At the head: only what is committed from then on.
+    #[default]
+    Head,
+    /// At the oldest event that the log still has: for a projection of everything.
+    Oldest,
+    /// At the event with this number, which has to be in the log or the next.
+    Seq(i64),
+}
+
+impl fmt::Display for StartAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Head => f.write_str("head"),
+            Self::Oldest => f.write_str("oldest"),
+            Self::Seq(seq) => write!(f, "{seq}"),
+        }
+    }
+}
+
+/// A consumer: its name and what it does with an event.
+pub struct Consumer {
+    pub(super) name: ConsumerName,
+    pub(super) handler: Box<dyn AnyHandler>,
+    pub(super) start_at: StartAt,
+    pub(super) may_append: bool,
+}
+
+impl Consumer {
+    /// A consumer that starts at the head and appends nothing.
+    pub fn new(name: ConsumerName, handler: impl Handler) -> Self {
+        Self { name, handler: Box::new(handler), start_at: StartAt::Head, may_append: false }
+    }
+
+    /// Where it starts when it does not exist yet.
+    #[must_use]
+    pub fn start_at(mut self, start_at: StartAt) -> Self {
+        self.start_at = start_at;
+        self
+    }
+
+    /// Lets the handler append events in its rounds. It will get them too, like all others, so it has to leave out its own
+    /// or it goes on for ever. Committing the round then takes the numbering lock.
+    #[must_use]
+    pub fn may_append(mut self) -> Self {
+        self.may_append = true;
+        self
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("name", &self.name)
+            .field("start_at", &self.start_at)
+            .field("may_append", &self.may_append)
+            .finish_non_exhaustive()
+    }
+}

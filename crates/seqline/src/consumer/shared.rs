@@ -1,0 +1,50 @@
+//! What all consumers of a process share.
+
+use std::sync::Arc;
+
+use sqlx::PgPool;
+
+use super::config::ConsumerConfig;
+use super::definition::Consumer;
+use super::error::EnsureError;
+use super::round::Rounds;
+use crate::clock::Clock;
+use crate::deadline::{Lease, within};
+use crate::error::DatabaseError;
+use crate::store;
+
+/// What all consumers of a process share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) pool: PgPool,
+    pub(super) config: ConsumerConfig,
+    pub(super) clock: Clock,
+}
+
+impl Shared {
+    pub(super) fn rounds<'a>(&'a self, consumer: &'a Consumer) -> Rounds<'a> {
+        Rounds {
+            pool: &self.pool,
+            config: &self.config,
+            clock: &self.clock,
+            name: &consumer.name,
+            handler: &*consumer.handler,
+            may_append: consumer.may_append,
+        }
+    }
+
+    /// One statement, so all or none.
+    pub(super) async fn ensure(&self, consumers: &[Arc<Consumer>]) -> Result<(), EnsureError> {
+        let names: Vec<&str> = consumers.iter().map(|consumer| consumer.name.as_str()).collect();
+        let starts: Vec<String> = consumers.iter().map(|consumer| consumer.start_at.to_string()).collect();
+        within(self.config.statement_timeout, async {
+            let mut lease = Lease::acquire(&self.pool).await?;
+            store::consumers::ensure(lease.connection(), &names, &starts)
+                .await
+                .map_err(DatabaseError::from)?;
+            lease.done();
+            Ok(())
+        })
+        .await
+    }
+}
