@@ -58,11 +58,11 @@ impl Worker {
             let pause = match result {
                 Ok(result) => {
                     self.succeeded(&mut said, result).await;
+                    backoff.reset();
                     if result.full {
                         look = Look::Not;
                         continue;
                     }
-                    backoff.reset();
                     config.poll_interval
                 }
                 Err(error) => {
