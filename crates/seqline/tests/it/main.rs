@@ -9,6 +9,7 @@ mod isolation;
 mod migrations;
 mod numbering;
 mod partitions;
+mod poll;
 mod privileges;
 mod readme;
 mod retention;
