@@ -59,20 +59,23 @@ AS $$
 DECLARE
     v_head bigint := seqline.head();
     v_min_retained bigint := seqline.min_retained();
-    v_first bigint;
+    v_first numeric;
 BEGIN
     IF start_at = 'head' THEN
         RETURN v_head;
     ELSIF start_at = 'oldest' THEN
         RETURN v_min_retained - 1;
-    ELSIF start_at ~ '^[0-9]{1,18}$' THEN
-        v_first := start_at::bigint;
+    ELSIF start_at ~ '^[0-9]{1,30}$' THEN
+        -- It can be larger than any seq.
+        v_first := start_at::numeric;
         -- Above the head it would wait for numbers that are not there, which is what a restored database looks like.
         IF v_first BETWEEN v_min_retained AND v_head + 1 THEN
             RETURN v_first - 1;
         END IF;
         PERFORM seqline.refuse_consumer('consumer_start',
-            format('seq %s is not in the log: it holds %s to %s', v_first, v_min_retained, v_head),
+            format('seq %s is not in the log: ', v_first) || CASE WHEN v_min_retained <= v_head
+                THEN format('it holds %s to %s', v_min_retained, v_head)
+                ELSE format('it is empty, and the next event gets %s', v_head + 1) END,
             'Start at head, at oldest or at a seq in between.');
     END IF;
     PERFORM seqline.refuse_consumer('consumer_start', 'start_at is not head, oldest or a seq',

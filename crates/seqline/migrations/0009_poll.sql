@@ -5,14 +5,15 @@ ALTER TABLE seqline.settings
     ADD COLUMN poll_max_events integer NOT NULL DEFAULT 10000 CHECK (poll_max_events BETWEEN 1 AND 100000);
 
 -- Numbers are missing that retention does not explain. It cannot happen, so nobody goes on by himself.
-CREATE FUNCTION seqline.refuse_gap(consumer text, expected bigint, found bigint) RETURNS void
+-- Not "found": that is a variable of PL/pgSQL itself.
+CREATE FUNCTION seqline.refuse_gap(consumer text, expected bigint, found_seq bigint) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     RAISE EXCEPTION USING
         ERRCODE = 'data_corrupted',
-        MESSAGE = format('consumer %s found a gap in the log: expected seq %s, found %s', consumer, expected, found),
+        MESSAGE = format('consumer %s found a gap in the log: expected seq %s, found %s', consumer, expected, found_seq),
         HINT = 'The consumer stays where it is. Find out what removed events from the log.',
         SCHEMA = 'seqline',
         TABLE = 'event_log',
@@ -92,7 +93,8 @@ BEGIN
         v_next := greatest(v_next, seqline.min_retained());
     END LOOP;
     IF v_first IS NULL THEN
-        PERFORM seqline.refuse_gap(consumer, v_last_seq + 1, v_head);
+        PERFORM seqline.refuse_gap(consumer, v_next,
+            (SELECT e.seq FROM seqline.event_log e WHERE e.seq >= v_next ORDER BY e.seq LIMIT 1));
     END IF;
 
     IF v_first > v_last_seq + 1 THEN
