@@ -120,12 +120,10 @@ async fn cursor(db: &TestDb, name: &str) -> i64 {
 }
 
 async fn lost_ranges(db: &TestDb) -> Vec<(String, i64, i64)> {
-    sqlx::query_as(
-        "SELECT consumer, lost_from, lost_to FROM seqline.lost_ranges ORDER BY consumer, lost_from",
-    )
-    .fetch_all(&db.admin())
-    .await
-    .expect("a superuser reads everything")
+    sqlx::query_as("SELECT consumer, lost_from, lost_to FROM seqline.lost_ranges ORDER BY consumer, id")
+        .fetch_all(&db.admin())
+        .await
+        .expect("a superuser reads everything")
 }
 
 /// A database with these many events, and a session with a consumer `totals` that has seen none of them.

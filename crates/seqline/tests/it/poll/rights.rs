@@ -20,7 +20,7 @@ async fn a_consumer_may_register_and_poll_and_nothing_else() {
         "BEGIN; LOCK TABLE seqline.event_consumer_cursors IN ACCESS SHARE MODE",
         "SELECT * FROM seqline.event_consumer_failures",
         "SELECT * FROM seqline.lost_ranges",
-        "INSERT INTO seqline.lost_ranges VALUES ('totals', 1, 2)",
+        "INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) VALUES ('totals', 1, 2)",
         "SELECT seq FROM seqline.event_log",
         "SELECT seq FROM seqline.event_log_from_0000000000000000001",
         "SELECT * FROM seqline.settings",
