@@ -36,11 +36,12 @@ const ENVIRONMENT: &str = "\
 Environment:
   SEQLINE_PG_BIN             Folder with `postgres` and `initdb` to use instead of the pinned PostgreSQL 18
   SEQLINE_PG<MAJOR>_BIN      The same for `test --pg <MAJOR>`, for example SEQLINE_PG15_BIN
-  SEQLINE_WEBHOOKS_EXAMPLES  File to use instead of the pinned webhook payloads";
+  SEQLINE_WEBHOOKS_EXAMPLES  File to use instead of the pinned webhook payloads
+  SEQLINE_PSYCOPG            Folder with `psycopg` to use instead of the pinned one";
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fetch the pinned PostgreSQL, webhook payloads and cargo-deny into .dev/
+    /// Fetch the pinned PostgreSQL, webhook payloads, psycopg and cargo-deny into .dev/
     ///
     /// The other tasks do this themselves when they need it. A second run only looks and returns at once.
     Setup,

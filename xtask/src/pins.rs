@@ -141,6 +141,41 @@ pub(crate) const WEBHOOKS_EXAMPLES: Pin = Pin {
     instead: "set SEQLINE_WEBHOOKS_EXAMPLES to a copy of the package's api.github.com/index.json",
 };
 
+/// PostgreSQL's driver for Python, in Python only: it loads the libpq that PostgreSQL brings, so one archive fits every
+/// version of Python and every platform.
+pub(crate) const PSYCOPG: Pin = Pin {
+    folder: "python/psycopg",
+    registry: Registry::Pip,
+    package: "psycopg",
+    version: "3.3.9",
+    archives: &[Archive {
+        platform: None,
+        file: "psycopg-3.3.9-py3-none-any.whl",
+        sha256: "d2d7d04a1ce6dab4f5b27316bea3b52585cafa2f2d631e5b09dd69823f5c26f6",
+    }],
+    entrance: Entrance { name: "psycopg", target: "wheel/psycopg" },
+    programs: &[],
+    script: None,
+    instead: "run `python3 -m pip install psycopg` and set SEQLINE_PSYCOPG to the folder that holds `psycopg`",
+};
+
+/// What psycopg needs beside Python's own library before 3.13.
+pub(crate) const TYPING_EXTENSIONS: Pin = Pin {
+    folder: "python/typing-extensions",
+    registry: Registry::Pip,
+    package: "typing-extensions",
+    version: "4.16.0",
+    archives: &[Archive {
+        platform: None,
+        file: "typing_extensions-4.16.0-py3-none-any.whl",
+        sha256: "481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8",
+    }],
+    entrance: Entrance { name: "typing_extensions.py", target: "wheel/typing_extensions.py" },
+    programs: &[],
+    script: None,
+    instead: PSYCOPG.instead,
+};
+
 /// Checks licences and sources of all dependencies.
 pub(crate) const CARGO_DENY: Pin = Pin {
     folder: "tools/cargo-deny",
@@ -210,7 +245,9 @@ mod tests {
 
     #[test]
     fn every_sum_is_a_whole_sha256() {
-        for pin in [&POSTGRESQL_18, &POSTGRESQL_15, &WEBHOOKS_EXAMPLES, &CARGO_DENY] {
+        let pins =
+            [&POSTGRESQL_18, &POSTGRESQL_15, &WEBHOOKS_EXAMPLES, &PSYCOPG, &TYPING_EXTENSIONS, &CARGO_DENY];
+        for pin in pins {
             for archive in pin.archives {
                 assert_eq!(archive.sha256.len(), 64, "{}", archive.file);
                 assert!(

@@ -16,12 +16,13 @@ use crate::workspace::Workspace;
 
 /// The `setup` task.
 pub(crate) fn everything(workspace: &Workspace) -> Result<()> {
-    let sources = [
+    let mut sources = vec![
         ("PostgreSQL", sources::postgresql(sources::DEFAULT_MAJOR)?),
         ("webhook payloads", sources::webhooks_examples()?),
         ("cargo-deny", sources::cargo_deny()),
     ];
-    prepare(workspace, &sources.each_ref().map(|(_, source)| source))?;
+    sources.extend(sources::psycopg()?.into_iter().map(|source| ("psycopg", source)));
+    prepare(workspace, &sources.iter().map(|(_, source)| source).collect::<Vec<_>>())?;
     for (what, source) in &sources {
         eprintln!("{what}: {}", source.path(&workspace.dev()).display());
     }

@@ -7,7 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::pins::{CARGO_DENY, POSTGRESQL_15, POSTGRESQL_18, Pin, WEBHOOKS_EXAMPLES};
+use crate::pins::{
+    CARGO_DENY, POSTGRESQL_15, POSTGRESQL_18, PSYCOPG, Pin, TYPING_EXTENSIONS, WEBHOOKS_EXAMPLES,
+};
 use crate::run;
 
 /// The major version that Seqline is developed on.
@@ -66,6 +68,18 @@ pub(crate) fn webhooks_examples() -> Result<Source> {
             Ok(Source::Machine(file))
         }
         None => Ok(Source::Pinned(&WEBHOOKS_EXAMPLES, "api.github.com/index.json")),
+    }
+}
+
+/// The folders that Python has to look in for psycopg.
+pub(crate) fn psycopg() -> Result<Vec<Source>> {
+    match pointed_to("SEQLINE_PSYCOPG")? {
+        Some(folder) => {
+            let found = folder.join("psycopg").is_dir();
+            ensure!(found, "SEQLINE_PSYCOPG: found no `psycopg` in {}", folder.display());
+            Ok(vec![Source::Machine(folder)])
+        }
+        None => Ok(vec![Source::Pinned(&PSYCOPG, "wheel"), Source::Pinned(&TYPING_EXTENSIONS, "wheel")]),
     }
 }
 

@@ -1,9 +1,10 @@
 //! The `test` task: everything that is tested, against a real PostgreSQL.
 
+use std::env;
 use std::ffi::OsString;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::run::Steps;
 use crate::workspace::Workspace;
@@ -14,10 +15,17 @@ use crate::{launch, setup, sources};
 pub(crate) fn test(workspace: &Workspace, major: u32, args: &[OsString]) -> Result<()> {
     let postgresql = sources::postgresql(major)?;
     let payloads = sources::webhooks_examples()?;
-    setup::prepare(workspace, &[&postgresql, &payloads])?;
-    let version = sources::postgresql_version(&postgresql.path(&workspace.dev()))?;
-    let with_environment =
-        |command: Command| launch::with_environment(command, workspace, &postgresql, Some(&payloads));
+    let psycopg = sources::psycopg()?;
+    setup::prepare(workspace, &[&postgresql, &payloads].into_iter().chain(&psycopg).collect::<Vec<_>>())?;
+    let dev = workspace.dev();
+    let version = sources::postgresql_version(&postgresql.path(&dev))?;
+    let python_path = env::join_paths(psycopg.iter().map(|source| source.path(&dev)))
+        .context("failed to put the folders of psycopg together")?;
+    let with_environment = |command: Command| {
+        let mut command = launch::with_environment(command, workspace, &postgresql, Some(&payloads));
+        command.env("SEQLINE_PSYCOPG", &python_path);
+        command
+    };
 
     let steps = Steps::start();
     if major == sources::DEFAULT_MAJOR {
@@ -26,6 +34,10 @@ pub(crate) fn test(workspace: &Workspace, major: u32, args: &[OsString]) -> Resu
         let test = workspace.cargo(["test", "--workspace", "--all-features", "--locked", "--"]);
         steps.run(&format!("all tests on PostgreSQL {version}"), with_environment(test).args(args))?;
     } else {
+        // The tests run the examples, which `--test` does not build.
+        let examples =
+            workspace.cargo(["build", "--package", "seqline", "--all-features", "--locked", "--examples"]);
+        steps.run("build", &mut with_environment(examples))?;
         let log = ["test", "--package", "seqline", "--all-features", "--locked", "--test", "it", "--"];
         let test = workspace.cargo(log);
         steps.run(&format!("the log's tests on PostgreSQL {version}"), with_environment(test).args(args))?;
