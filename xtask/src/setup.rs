@@ -21,7 +21,7 @@ pub(crate) fn everything(workspace: &Workspace) -> Result<()> {
         ("webhook payloads", sources::webhooks_examples()?),
         ("cargo-deny", sources::cargo_deny()),
     ];
-    sources.extend(sources::psycopg()?.into_iter().map(|source| ("psycopg", source)));
+    sources.extend(["psycopg", "what psycopg needs"].into_iter().zip(sources::psycopg()?));
     prepare(workspace, &sources.iter().map(|(_, source)| source).collect::<Vec<_>>())?;
     for (what, source) in &sources {
         eprintln!("{what}: {}", source.path(&workspace.dev()).display());

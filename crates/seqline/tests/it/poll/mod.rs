@@ -1,6 +1,7 @@
 //! `seqline.register_consumer` and `seqline.poll`, called by a login that may do nothing else.
 
 mod arguments;
+mod examples;
 mod isolation;
 mod loss;
 mod registration;

@@ -1,0 +1,123 @@
+//! The programs of the examples, as other processes.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+
+use seqline::embedded::PostgresBinaries;
+use seqline_testkit::{Role, TestDb};
+use tokio::process::{Child, Command};
+
+use super::DEADLINE;
+
+/// A program that is about to be started.
+pub(super) struct Program(Command);
+
+impl Program {
+    fn new(program: impl Into<OsString>, url: &str) -> Self {
+        let mut command = Command::new(program.into());
+        command.env("SEQLINE_DATABASE_URL", url).stdin(Stdio::null()).kill_on_drop(true);
+        Self(command)
+    }
+
+    pub(super) fn arg(mut self, arg: impl Into<OsString>) -> Self {
+        self.0.arg(arg.into());
+        self
+    }
+
+    pub(super) fn env(mut self, name: &str, value: &str) -> Self {
+        self.0.env(name, value);
+        self
+    }
+
+    pub(super) fn start(mut self) -> Child {
+        self.0.stdout(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.0))
+    }
+
+    async fn end(mut self) -> Output {
+        let output = tokio::time::timeout(DEADLINE, self.0.output());
+        output.await.expect("it ends").unwrap_or_else(|error| panic!("{:?}: {error}", self.0))
+    }
+
+    pub(super) async fn succeed(self) {
+        let output = self.end().await;
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// What it says.
+    pub(super) async fn fail(self) -> String {
+        let output = self.end().await;
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+/// Presses Ctrl-C, and sees the program end well.
+pub(super) async fn interrupt(mut running: Child) {
+    let pid = running.id().expect("it runs").to_string();
+    let sent = Command::new("kill").args(["-INT", &pid]).status().await.expect("kill runs");
+    assert!(sent.success());
+    let status = tokio::time::timeout(DEADLINE, running.wait()).await.expect("it ends").unwrap();
+    assert!(status.success(), "{status}");
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The example in Python, with the psycopg and the libpq of the development environment.
+pub(super) fn python(db: &TestDb) -> Program {
+    let mut python = Program::new("python3", &db.url(Role::Consumer));
+    python.0.env("PYTHONPATH", psycopg()).env("PYTHONDONTWRITEBYTECODE", "1");
+    // psycopg in Python only loads libpq, from the system or from what is named here. PostgreSQL brings one.
+    let beside = |bin: &Path| bin.join("../lib");
+    let libraries = [
+        beside(PostgresBinaries::find(None).expect("there is a server").dir()),
+        beside(&root().join(".dev/postgresql-18/bin")),
+    ];
+    let brought = libraries.into_iter().filter(|folder| folder.join("libpq.so").exists());
+    python.0.env("LD_LIBRARY_PATH", env::join_paths(brought).expect("paths have no colons"));
+    python.arg(root().join("examples/python/consume.py"))
+}
+
+/// The folders of psycopg and what it needs: a missing one is a failure, not a reason to skip.
+fn psycopg() -> OsString {
+    if let Some(folders) = env::var_os("SEQLINE_PSYCOPG").filter(|folders| !folders.is_empty()) {
+        return folders;
+    }
+    let folders =
+        ["psycopg", "typing-extensions"].map(|name| root().join(".dev/python").join(name).join("wheel"));
+    assert!(
+        folders.iter().all(|folder| folder.is_dir()),
+        "run `cargo xtask setup`, or set SEQLINE_PSYCOPG to the folder that holds `psycopg`"
+    );
+    env::join_paths(folders).expect("paths have no colons")
+}
+
+/// The example in Rust, which Cargo has built beside this test.
+pub(super) fn rust(db: &TestDb) -> Program {
+    let this = env::current_exe().expect("a test knows where it is");
+    let program = this.ancestors().nth(2).expect("it is in deps/").join("examples/projection");
+    let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/projection.rs");
+    assert!(
+        changed(&program) >= changed(&source),
+        "run `cargo build -p seqline --all-features --example projection`: {} is missing or older than its source",
+        program.display()
+    );
+    Program::new(program, &db.url(Role::App))
+}
+
+/// Runs a script as a person would, if psql was installed with the server, and else statement by statement.
+pub(super) async fn psql(db: &TestDb, script: &str) {
+    let psql = PostgresBinaries::find(None).expect("there is a server").dir().join("psql");
+    if psql.exists() {
+        let file = root().join("examples/sql/consume.sql");
+        let url = db.url(Role::Consumer);
+        let program = Program::new(psql, &url).arg("--no-psqlrc").arg("--set=ON_ERROR_STOP=1");
+        program.arg("--file").arg(file).arg(url).succeed().await;
+    } else {
+        super::run(&mut db.connect(Role::Consumer).await, script).await;
+    }
+}
