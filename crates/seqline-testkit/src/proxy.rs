@@ -1,11 +1,16 @@
-//! A TCP proxy that breaks the network on request: late, silent, cut, refusing.
+//! A TCP proxy that breaks the network on request: late, silent, cut, refusing, without notifications.
 //!
 //! Put between a program and its database it shows what the program does when the other side is slow, has
 //! vanished without a word, or resets connections. Everything it does takes effect at once, for the
 //! connections there are and for new ones.
+//!
+//! It passes anything on. Connections to PostgreSQL it also reads, unless they are encrypted: so it counts what is asked,
+//! and can swallow what LISTEN would hear.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -13,6 +18,10 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
+
+use self::wire::{ClientSide, Phase, ServerSide};
+
+mod wire;
 
 /// How much is passed on at once.
 const CHUNK_BYTES: usize = 16 * 1024;
@@ -24,6 +33,7 @@ struct Weather {
     delay: Duration,
     /// Raised by every cut: a connection older than that is reset.
     cuts: u64,
+    notifications_dropped: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -39,6 +49,7 @@ enum Mode {
 pub struct FaultProxy {
     addr: SocketAddr,
     weather: watch::Sender<Weather>,
+    requests: Arc<AtomicU64>,
     accepting: JoinHandle<()>,
 }
 
@@ -52,8 +63,9 @@ impl FaultProxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let addr = listener.local_addr()?;
         let (weather, forecast) = watch::channel(Weather::default());
-        let accepting = tokio::spawn(accept(listener, target, forecast));
-        Ok(FaultProxy { addr, weather, accepting })
+        let requests = Arc::default();
+        let accepting = tokio::spawn(accept(listener, target, forecast, Arc::clone(&requests)));
+        Ok(FaultProxy { addr, weather, requests, accepting })
     }
 
     /// Where to connect.
@@ -82,12 +94,35 @@ impl FaultProxy {
         self.set_mode(Mode::Refusing);
     }
 
-    /// Back to a network without faults.
+    /// Notifications of PostgreSQL vanish; all else gets through. That is what a pooler that hands out server connections
+    /// for one transaction looks like to LISTEN: it succeeds, and nothing is ever heard.
+    pub fn drop_notifications(&self) {
+        self.weather.send_modify(|weather| weather.notifications_dropped = true);
+    }
+
+    /// Back to a network without faults. Notifications that were dropped do not come again.
     pub fn heal(&self) {
         self.weather.send_modify(|weather| {
             weather.mode = Mode::Passing;
             weather.delay = Duration::ZERO;
+            weather.notifications_dropped = false;
         });
+    }
+
+    /// How many requests PostgreSQL was sent through this proxy: simple queries, extended ones and pings by their Sync, and
+    /// function calls. A client waits for the answer to each, unless it pipelines, so these are its round trips to the
+    /// database. Logging in is not counted.
+    ///
+    /// ```no_run
+    /// # use seqline_testkit::FaultProxy;
+    /// # async fn example(proxy: &FaultProxy, work: impl Future<Output = ()>) {
+    /// let before = proxy.requests();
+    /// work.await;
+    /// println!("{} round trips", proxy.requests() - before);
+    /// # }
+    /// ```
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Ordering::Relaxed)
     }
 
     fn set_mode(&self, mode: Mode) {
@@ -101,7 +136,12 @@ impl Drop for FaultProxy {
     }
 }
 
-async fn accept(listener: TcpListener, target: SocketAddr, weather: watch::Receiver<Weather>) {
+async fn accept(
+    listener: TcpListener,
+    target: SocketAddr,
+    weather: watch::Receiver<Weather>,
+    requests: Arc<AtomicU64>,
+) {
     // Dropped with this task, and all connections with it.
     let mut connections = JoinSet::new();
     loop {
@@ -115,16 +155,22 @@ async fn accept(listener: TcpListener, target: SocketAddr, weather: watch::Recei
             reset(&client);
             continue;
         }
-        connections.spawn(serve(client, target, weather.clone(), cuts));
+        connections.spawn(serve(client, target, weather.clone(), cuts, Arc::clone(&requests)));
     }
 }
 
-async fn serve(client: TcpStream, target: SocketAddr, weather: watch::Receiver<Weather>, cuts: u64) {
+async fn serve(
+    client: TcpStream,
+    target: SocketAddr,
+    weather: watch::Receiver<Weather>,
+    cuts: u64,
+    requests: Arc<AtomicU64>,
+) {
     let mut cut = weather.clone();
     tokio::select! {
         () = until_cut(&mut cut, cuts) => reset(&client),
         server = reach(target, weather.clone()) => match server {
-            Ok(server) => connect(client, server, weather, cuts).await,
+            Ok(server) => connect(client, server, weather, cuts, &requests).await,
             Err(_) => reset(&client),
         }
     }
@@ -141,6 +187,7 @@ async fn connect(
     mut server: TcpStream,
     mut weather: watch::Receiver<Weather>,
     cuts: u64,
+    requests: &AtomicU64,
 ) {
     // Delays are ours to make.
     let _ = client.set_nodelay(true);
@@ -148,8 +195,16 @@ async fn connect(
     let ended_well = {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
-        let there = pump(from_client, to_server, weather.clone());
-        let back = pump(from_server, to_client, weather.clone());
+        let phase = Mutex::new(Phase::START);
+        let phase = || phase.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut client_side, mut server_side) = (ClientSide::default(), ServerSide::default());
+        let there = pump(from_client, to_server, weather.clone(), |bytes, _, out| {
+            requests.fetch_add(client_side.read(bytes, &mut phase()), Ordering::Relaxed);
+            out.extend_from_slice(bytes);
+        });
+        let back = pump(from_server, to_client, weather.clone(), |bytes, now, out| {
+            server_side.filter(bytes, &mut phase(), now.notifications_dropped, out);
+        });
         tokio::select! {
             both = async { tokio::try_join!(there, back) } => both.is_ok(),
             () = until_cut(&mut weather, cuts) => false,
@@ -161,13 +216,15 @@ async fn connect(
     }
 }
 
-/// Passes on what one side sends, and in the end its end.
+/// Passes on what one side sends, and in the end its end. `read` gets each piece and says what goes on.
 async fn pump(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
     mut weather: watch::Receiver<Weather>,
+    mut read: impl FnMut(&[u8], &Weather, &mut Vec<u8>),
 ) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
+    let mut passed = Vec::with_capacity(CHUNK_BYTES);
     loop {
         let length = from.read(&mut chunk).await?;
         let delay = weather.borrow().delay;
@@ -178,7 +235,9 @@ async fn pump(
         if length == 0 {
             return to.shutdown().await;
         }
-        to.write_all(&chunk[..length]).await?;
+        passed.clear();
+        read(&chunk[..length], &weather.borrow(), &mut passed);
+        to.write_all(&passed).await?;
     }
 }
 
