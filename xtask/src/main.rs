@@ -63,7 +63,7 @@ enum Task {
     Bench {
         /// What to measure
         what: Bench,
-        /// Arguments of the benchmark: --seconds N for each rate
+        /// Arguments of the benchmark: --seconds N for each rate; `consumers` also takes the names of its parts
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
@@ -84,6 +84,8 @@ enum Task {
 enum Bench {
     /// What appending to the log costs
     Log,
+    /// What consumers cost: a drain, idle ones, wake-ups, cursors under a held snapshot
+    Consumers,
 }
 
 impl Bench {
@@ -91,6 +93,7 @@ impl Bench {
     fn example(self) -> &'static str {
         match self {
             Self::Log => "bench_log",
+            Self::Consumers => "bench_consumers",
         }
     }
 }

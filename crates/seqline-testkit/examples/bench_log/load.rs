@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use seqline::{Clock, NewEvent, Payload};
 use seqline_testkit::{Role, TestDb};
 use sqlx::PgPool;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+use crate::measuring::now;
 
 /// What a transaction of the load consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,11 +21,6 @@ pub(crate) enum Work {
     UpdateAndAppend,
     /// One event alone, where the UPDATE would have a cost of its own that is not of interest.
     AppendOnly,
-}
-
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
 }
 
 pub(crate) fn event() -> NewEvent {

@@ -4,16 +4,12 @@ use std::time::Duration;
 
 use seqline_testkit::{Role, TestDb, TestServer};
 
-use crate::load::{Load, Work, create_business_table, event, now};
+use crate::load::{Load, Work, create_business_table, event};
+use crate::measuring::{median, now};
 
 const REPEATS: usize = 3;
 const WRITERS: u32 = 8;
 const WARM_UP: Duration = Duration::from_secs(2);
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
 
 /// One transaction with many appends must cost the same per event whatever their number.
 pub(crate) async fn one_transaction(server: &TestServer) -> anyhow::Result<()> {
