@@ -1,5 +1,6 @@
 //! How fast a backlog is worked off.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
@@ -9,7 +10,7 @@ use seqline::consumer::{
 use seqline::{Clock, StoredEvent};
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 use sqlx::PgConnection;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::log;
@@ -38,7 +39,7 @@ enum Work {
 struct Inserting {
     work: Work,
     batch_size: i64,
-    at: watch::Sender<i64>,
+    all_handled: Arc<Notify>,
 }
 
 impl Handler for Inserting {
@@ -59,7 +60,9 @@ impl Handler for Inserting {
             }
             Work::OneStatement | Work::Nothing => {}
         }
-        self.at.send_replace(event.seq);
+        if event.seq == EVENTS {
+            self.all_handled.notify_one();
+        }
         Ok(())
     }
 }
@@ -104,15 +107,19 @@ pub(crate) async fn measure(server: &TestServer) -> anyhow::Result<Option<String
 async fn without_seqline(db: &TestDb, batch_size: u32) -> anyhow::Result<f64> {
     clear(db).await?;
     let mut connection = db.connect(Role::App).await;
-    let start = now();
-    for first in (1..=EVENTS).step_by(batch_size as usize) {
-        sqlx::raw_sql("BEGIN").execute(&mut connection).await?;
-        for seq in first..(first + i64::from(batch_size)).min(EVENTS + 1) {
-            log::insert_effect(&mut connection, seq, log::RESOURCE).await?;
+    // A task, as consumers are.
+    let (seconds, mut connection) = tokio::spawn(async move {
+        let start = now();
+        for first in (1..=EVENTS).step_by(batch_size as usize) {
+            sqlx::raw_sql("BEGIN").execute(&mut connection).await?;
+            for seq in first..(first + i64::from(batch_size)).min(EVENTS + 1) {
+                log::insert_effect(&mut connection, seq, log::RESOURCE).await?;
+            }
+            sqlx::raw_sql("COMMIT").execute(&mut connection).await?;
         }
-        sqlx::raw_sql("COMMIT").execute(&mut connection).await?;
-    }
-    let seconds = start.elapsed().as_secs_f64();
+        anyhow::Ok((start.elapsed().as_secs_f64(), connection))
+    })
+    .await??;
     check_effects(&mut connection).await?;
     Ok(EVENTS as f64 / seconds)
 }
@@ -123,14 +130,15 @@ async fn with_seqline(db: &TestDb, batch_size: u32, work: Work) -> anyhow::Resul
     let name = ConsumerName::new(format!("drain_{}", fastrand::u64(..)))?;
     let config = ConsumerConfig { batch_size, ..ConsumerConfig::default() };
     let mut consumers = Consumers::new(db.app_pool(2), db.options(Role::App), config, Clock::system());
-    let (at, mut handled) = watch::channel(0);
-    let handler = Inserting { work, batch_size: i64::from(batch_size), at };
+    let all_handled = Arc::new(Notify::new());
+    let handler =
+        Inserting { work, batch_size: i64::from(batch_size), all_handled: Arc::clone(&all_handled) };
     consumers.register(Consumer::new(name.clone(), handler).start_at(StartAt::Oldest))?;
 
     let stop = CancellationToken::new();
     let start = now();
     let running = tokio::spawn(consumers.run(stop.clone()));
-    handled.wait_for(|seq| *seq == EVENTS).await?;
+    all_handled.notified().await;
     eventually(Duration::from_secs(10), "the last commit", async || {
         log::cursor(&mut connection, &name).await.is_ok_and(|last_seq| last_seq == EVENTS)
     })

@@ -1,9 +1,11 @@
 //! The whole log at work on real input, while it is being broken, and the proof at the end.
 //!
 //! Eight writers take real webhook payloads and append them as events, each in a transaction that also updates a
-//! business table; some roll back, some use savepoints. A tail follows. Meanwhile backends of writers and of the tail are
-//! terminated, and once the whole server is killed with SIGKILL. Then everything is compared: what the writers were
-//! told, what the tail delivered, what the log holds and what the business table says.
+//! business table; some roll back, some use savepoints. A tail follows. Two worker processes run the same consumer, which
+//! writes two rows for each event. Meanwhile backends of writers and of the tail are terminated, workers are killed in
+//! the middle of their rounds, and once the whole server is killed with SIGKILL. Then everything is compared: what
+//! the writers were told, what the tail delivered, what the log holds, what the business table says and what the workers
+//! have written.
 //!
 //! `demo [--seconds N]`; exits with 1 when a promise was broken.
 
@@ -11,6 +13,8 @@ mod chaos;
 mod payloads;
 mod report;
 mod sink;
+mod worker;
+mod workers;
 mod writers;
 
 use std::process::ExitCode;
@@ -24,12 +28,14 @@ use tokio_util::sync::CancellationToken;
 
 const WRITERS: usize = 8;
 const DEFAULT_SECONDS: u64 = 30;
-/// After the writers have stopped, how long the tail may take to reach the head.
+/// After the writers have stopped, how long the tail and the workers may take to reach the head.
 const CATCH_UP: Duration = Duration::from_secs(60);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run().await {
+    let is_worker = std::env::args().nth(1).as_deref() == Some(worker::ARGUMENT);
+    let result = if is_worker { worker::run().await.map(|()| true) } else { run().await };
+    match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -47,6 +53,7 @@ async fn run() -> anyhow::Result<bool> {
     let db = TestDb::on(&server).await;
     println!("PostgreSQL {} runs with production durability", server.postgres().version());
     writers::create_accounts(&db.admin()).await?;
+    worker::create_effects(&db.admin()).await?;
 
     let delivered = sink::Delivered::default();
     let config = TailConfig {
@@ -59,6 +66,7 @@ async fn run() -> anyhow::Result<bool> {
     let stop_tail = CancellationToken::new();
     let tail = tokio::spawn(tail.run(vec![Box::new(delivered.clone())], stop_tail.clone()));
 
+    let mut workers = workers::Workers::start(&db)?;
     let history = History::new();
     let stop_writers = CancellationToken::new();
     let payloads = std::sync::Arc::new(payloads);
@@ -74,9 +82,16 @@ async fn run() -> anyhow::Result<bool> {
         .collect();
 
     println!(
-        "{WRITERS} writers and a tail at work for {seconds} s, while backends and the server are killed"
+        "{WRITERS} writers, a tail and {} worker processes at work for {seconds} s, while workers, backends and the server are killed",
+        workers.number()
     );
-    let damage = chaos::run(&mut server, &db, Duration::from_secs(seconds)).await?;
+    let stop_killing = CancellationToken::new();
+    let chaos = async {
+        let damage = chaos::run(&mut server, &db, Duration::from_secs(seconds)).await;
+        stop_killing.cancel();
+        damage
+    };
+    let (damage, kills) = tokio::join!(chaos, workers.kill_over_and_over(&db, &stop_killing));
     stop_writers.cancel();
     let mut work = writers::Work::default();
     for writer in writers {
@@ -85,6 +100,8 @@ async fn run() -> anyhow::Result<bool> {
     let mut connection = db.connect(Role::App).await;
     let head = seqline::read::head(&mut connection).await?;
     eventually(CATCH_UP, "the tail reaching the head", async || *position.borrow() == head).await;
+    workers::catch_up(&mut connection, head, CATCH_UP).await;
+    workers.stop().await?;
     stop_tail.cancel();
     tail.await.context("the tail ended")?.context("the tail failed")?;
 
@@ -94,8 +111,11 @@ async fn run() -> anyhow::Result<bool> {
         log: report::read_log(&mut connection, head).await?,
         accounts: writers::accounts(&mut connection).await?,
         payloads: &payloads,
+        effects: workers::effects(&mut connection).await?,
+        cursor: workers::cursor(&mut connection).await?,
         work,
-        damage,
+        damage: damage?,
+        kills: kills?,
     };
     let kept = report::print(&evidence);
     server.stop().await;

@@ -1,6 +1,6 @@
 //! The proof: each promise and what was observed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use seqline::StoredEvent;
 use seqline_testkit::{Record, check};
@@ -10,10 +10,14 @@ use uuid::Uuid;
 
 use crate::chaos::Damage;
 use crate::payloads::Webhook;
+use crate::workers::{Effect, Kills};
 use crate::writers::Work;
 
 /// Faults of one kind that are shown; one is enough to fail.
 const FAULTS_SHOWN: usize = 5;
+
+/// Fewer kills in the middle of a round prove too little.
+const KILLS_IN_A_ROUND_MIN: usize = 3;
 
 pub(crate) struct Evidence<'a> {
     pub(crate) history: Vec<Record>,
@@ -23,6 +27,9 @@ pub(crate) struct Evidence<'a> {
     pub(crate) payloads: &'a [Webhook],
     pub(crate) work: Work,
     pub(crate) damage: Damage,
+    pub(crate) kills: Kills,
+    pub(crate) effects: Vec<Effect>,
+    pub(crate) cursor: Option<i64>,
 }
 
 /// The whole log up to the head, page by page.
@@ -44,20 +51,25 @@ struct Finding {
 
 /// Prints the table and says whether every promise was kept.
 pub(crate) fn print(evidence: &Evidence<'_>) -> bool {
-    let Evidence { work, damage, .. } = evidence;
+    let Evidence { work, damage, kills, .. } = evidence;
     println!(
         "\n{} transactions committed, {} rolled back, {} failed, {} of unknown outcome, {} savepoints rolled back",
         work.committed, work.rolled_back, work.failed, work.unknown, work.savepoints_rolled_back
     );
     println!(
-        "{} writer backends and {} tail backends terminated, {} server killed with SIGKILL and restarted\n",
+        "{} writer backends and {} tail backends terminated, {} server killed with SIGKILL and restarted",
         damage.writers_terminated, damage.tails_terminated, damage.servers_killed
+    );
+    println!(
+        "{} times a worker killed with SIGKILL, {} of them in the middle of a round\n",
+        kills.all, kills.in_a_round
     );
     let findings = [
         history(evidence),
         delivery(evidence),
         atomicity(evidence),
         content(evidence),
+        effects(evidence),
         disturbance(evidence),
     ];
     let mut kept = true;
@@ -170,9 +182,42 @@ fn content(evidence: &Evidence<'_>) -> Finding {
     }
 }
 
+fn effects(evidence: &Evidence<'_>) -> Finding {
+    let head = evidence.log.last().map_or(0, |event| event.seq);
+    let mut by_seq: BTreeMap<i64, Vec<(i32, i64)>> = (1..=head).map(|seq| (seq, Vec::new())).collect();
+    let mut faults = Vec::new();
+    for effect in &evidence.effects {
+        match by_seq.get_mut(&effect.seq) {
+            Some(rows) => rows.push((effect.part, effect.worker)),
+            None => faults.push(format!("an effect of seq {}, which is not in the log", effect.seq)),
+        }
+    }
+    for (seq, rows) in &by_seq {
+        // One round wrote both, so one worker did.
+        if !matches!(rows[..], [(1, first), (2, second)] if first == second) {
+            faults.push(format!("seq {seq} has the effects {rows:?} (part and worker)"));
+        }
+    }
+    if evidence.cursor != Some(head) {
+        faults.push(format!("the cursor is at {:?}, the head at {head}", evidence.cursor));
+    }
+    let workers: BTreeSet<i64> = evidence.effects.iter().map(|effect| effect.worker).collect();
+    Finding {
+        promise: "Each event has its effects exactly once, whichever worker is killed while it handles it",
+        observed: format!(
+            "{} effects of {} events by {} worker processes, {} rounds killed in the middle, the cursor at the head",
+            evidence.effects.len(),
+            by_seq.len(),
+            workers.len(),
+            evidence.kills.in_a_round
+        ),
+        faults,
+    }
+}
+
 /// A demonstration in which nothing happened would prove nothing.
 fn disturbance(evidence: &Evidence<'_>) -> Finding {
-    let Evidence { work, damage, .. } = evidence;
+    let Evidence { work, damage, kills, .. } = evidence;
     let faults = [
         (work.committed > 0, "nothing was committed"),
         (work.rolled_back > 0, "nothing was rolled back"),
@@ -180,6 +225,7 @@ fn disturbance(evidence: &Evidence<'_>) -> Finding {
         (damage.writers_terminated > 0, "no writer was terminated"),
         (damage.tails_terminated > 0, "no tail was terminated"),
         (damage.servers_killed > 0, "no server was killed"),
+        (kills.in_a_round >= KILLS_IN_A_ROUND_MIN, "hardly a worker was killed in the middle of a round"),
     ]
     .into_iter()
     .filter(|(happened, _)| !happened)
@@ -189,7 +235,10 @@ fn disturbance(evidence: &Evidence<'_>) -> Finding {
         promise: "All of that was put to the test",
         observed: format!(
             "{} disturbances, {} transactions failed because of them",
-            damage.writers_terminated + damage.tails_terminated + damage.servers_killed,
+            damage.writers_terminated
+                + damage.tails_terminated
+                + damage.servers_killed
+                + i64::try_from(kills.all).unwrap_or(i64::MAX),
             work.failed + work.unknown
         ),
         faults,
