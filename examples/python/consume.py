@@ -74,6 +74,11 @@ def work(connection, once):
                 pass
 
 
+def message(error):
+    """Without the details, which can hold what is in an event."""
+    return error.diag.message_primary or str(error).strip()
+
+
 def run(url, once):
     prepared, pause = False, PAUSE_MIN
     while True:
@@ -93,7 +98,7 @@ def run(url, once):
             # All other errors end the program: somebody has to look.
             if not prepared:
                 raise
-            print(f"{error}".strip(), f"(again in {pause:.1f} s)", file=sys.stderr, flush=True)
+            print(f"{message(error)} (again in {pause:.1f} s)", file=sys.stderr, flush=True)
             time.sleep(random.uniform(pause / 2, pause))
             pause = min(2 * pause, PAUSE_MAX)
 
@@ -112,7 +117,7 @@ def main():
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
     except psycopg.Error as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {message(error)}")
 
 
 if __name__ == "__main__":

@@ -21,16 +21,16 @@ const CUSTOMERS: [&str; 3] = ["Alex", "Sam", "Robin"];
 
 /// Appends orders of all customers, and as many events that no projection wants.
 async fn sell(pool: &PgPool, orders: i64) {
+    let mut tx = seqline::begin(pool).await.unwrap();
     for order in 0..orders {
         let payload = format!(r#"{{"customer": "{}", "amount": {order}}}"#, CUSTOMERS[order as usize % 3]);
         let events = ["order.paid", "order.shipped"].map(|event_type| {
             let payload = Payload::from_json(&payload).unwrap();
             NewEvent::builder(event_type, "order", "any").payload(payload).build().unwrap()
         });
-        let mut tx = seqline::begin(pool).await.unwrap();
         seqline::append(&mut tx, &events).await.unwrap();
-        seqline::commit(tx).await.unwrap();
     }
+    seqline::commit(tx).await.unwrap();
 }
 
 /// What the log says, worked out here and now.
@@ -83,7 +83,7 @@ impl Example {
     async fn slow_down(&self, db: &TestDb) {
         let sql = format!(
             "CREATE FUNCTION take_time() RETURNS trigger LANGUAGE plpgsql AS
-                 'BEGIN PERFORM pg_sleep(0.003); RETURN NEW; END';
+                 'BEGIN PERFORM pg_sleep(0.001); RETURN NEW; END';
              CREATE TRIGGER take_time BEFORE INSERT ON {} FOR EACH ROW EXECUTE FUNCTION take_time()",
             self.name
         );

@@ -32,7 +32,8 @@ impl Program {
     }
 
     pub(super) fn start(mut self) -> Child {
-        self.0.stdout(Stdio::null()).spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.0))
+        let piped = self.0.stdout(Stdio::null()).stderr(Stdio::piped());
+        piped.spawn().unwrap_or_else(|error| panic!("{:?}: {error}", self.0))
     }
 
     async fn end(mut self) -> Output {
@@ -54,12 +55,12 @@ impl Program {
 }
 
 /// Presses Ctrl-C, and sees the program end well.
-pub(super) async fn interrupt(mut running: Child) {
+pub(super) async fn interrupt(running: Child) {
     let pid = running.id().expect("it runs").to_string();
     let sent = Command::new("kill").args(["-INT", &pid]).status().await.expect("kill runs");
     assert!(sent.success());
-    let status = tokio::time::timeout(DEADLINE, running.wait()).await.expect("it ends").unwrap();
-    assert!(status.success(), "{status}");
+    let output = tokio::time::timeout(DEADLINE, running.wait_with_output()).await.expect("it ends").unwrap();
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
 }
 
 fn root() -> PathBuf {
