@@ -144,6 +144,24 @@ async fn a_snapshot_from_before_a_partition_was_made_gives_what_it_sees() {
 }
 
 #[tokio::test]
+async fn a_partition_that_is_closed_behind_the_back_of_a_snapshot_changes_nothing() {
+    for level in LEVELS {
+        let db = TestDb::new().await;
+        small_partitions(&db, 100, 2).await;
+        append(&db.producer(), 1..=5).await;
+        let mut session = session(&db).await;
+        register(&mut session, "totals", "2").await;
+        begin_with_snapshot(&mut session, level).await;
+        let close = "SELECT seqline.sync_event_log_close_partition(now(), '5 s')";
+        assert!(sqlx::query_scalar::<_, bool>(close).fetch_one(&db.app()).await.unwrap());
+        assert_eq!(poll(&mut session, "totals", 100).await, [2, 3, 4, 5], "{level}");
+        run(&mut session, "COMMIT").await;
+        append(&db.producer(), 6..=7).await;
+        assert_eq!(poll(&mut session, "totals", 100).await, [6, 7], "{level}");
+    }
+}
+
+#[tokio::test]
 async fn a_read_only_transaction_cannot_poll() {
     let (db, mut session) = with_events(2).await;
     run(&mut session, "BEGIN READ ONLY").await;

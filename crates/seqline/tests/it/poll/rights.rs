@@ -116,7 +116,7 @@ async fn settings_of_the_callers_session_change_nothing() {
         (
             "SET plan_cache_mode = force_generic_plan; SET jit = on; SET jit_above_cost = 0;
              SET client_min_messages = error; SET row_security = off; SET work_mem = '64kB';
-             SET transform_null_equals = on; SET quote_all_identifiers = on; SET array_nulls = off",
+             SET plpgsql.extra_errors = 'all'; SET transform_null_equals = on; SET quote_all_identifiers = on; SET array_nulls = off",
             4,
         ),
     ] {

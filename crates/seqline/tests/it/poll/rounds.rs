@@ -112,6 +112,22 @@ async fn after_a_rollback_to_a_savepoint_the_consumer_is_free_for_others() {
 }
 
 #[tokio::test]
+async fn an_error_that_is_caught_behind_the_call_takes_the_step_back() {
+    let (db, mut session) = with_events(2).await;
+    run(
+        &mut session,
+        "DO $$ BEGIN
+             PERFORM seqline.poll('totals', 1);
+             PERFORM 1 / 0;
+         EXCEPTION WHEN division_by_zero THEN NULL;
+         END $$",
+    )
+    .await;
+    assert_eq!(cursor(&db, "totals").await, 0);
+    assert_eq!(poll(&mut session, "totals", 1).await, [1]);
+}
+
+#[tokio::test]
 async fn two_calls_in_one_transaction_go_on() {
     let (db, mut session) = with_events(5).await;
     run(&mut session, "BEGIN").await;
@@ -157,6 +173,21 @@ async fn one_consumer_in_hand_does_not_hold_up_another() {
     run(&mut holder, "BEGIN").await;
     poll(&mut holder, "totals", 2).await;
     assert_eq!(poll(&mut other, "invoices", 10).await, [2, 3]);
+}
+
+#[tokio::test]
+async fn transactions_that_take_two_consumers_in_opposite_order_do_not_wait_for_each_other() {
+    let (db, mut first) = with_events(2).await;
+    register(&mut first, "invoices", "oldest").await;
+    let mut second = session(&db).await;
+    run(&mut first, "BEGIN").await;
+    run(&mut second, "BEGIN").await;
+    assert_eq!(poll(&mut first, "totals", 1).await, [1]);
+    assert_eq!(poll(&mut second, "invoices", 1).await, [1]);
+    assert_eq!(poll(&mut first, "invoices", 1).await, [0; 0]);
+    assert_eq!(poll(&mut second, "totals", 1).await, [0; 0]);
+    run(&mut first, "COMMIT").await;
+    run(&mut second, "COMMIT").await;
 }
 
 #[tokio::test]
