@@ -15,7 +15,7 @@ use crate::support::event;
 const EXPECTED: [&str; 4] = ["57P01", "40001", "40P01", "25P02"];
 
 /// Work until there were this many events.
-const EVENTS: i64 = 4_000;
+const EVENTS: i64 = 1_500;
 
 #[derive(Clone)]
 struct Shop {
@@ -118,13 +118,13 @@ impl Shop {
             );
             run(&mut admin, &sql).await;
             // The pace: a few each second.
-            run(&mut admin, "SELECT pg_sleep(0.15)").await;
+            run(&mut admin, "SELECT pg_sleep(0.2)").await;
         }
     }
 
     /// Stops everybody, handles what is left, and looks at the effects.
     async fn close(self, mut tasks: JoinSet<()>) {
-        eventually(DEADLINE, "enough events", async || {
+        eventually(3 * DEADLINE, "enough events", async || {
             // A task that fails says why.
             if let Some(ended) = tasks.try_join_next() {
                 ended.unwrap();
