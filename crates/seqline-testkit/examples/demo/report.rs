@@ -195,7 +195,12 @@ fn effects(evidence: &Evidence<'_>) -> Finding {
     for (seq, rows) in &by_seq {
         // One round wrote both, so one worker did.
         if !matches!(rows[..], [(1, first), (2, second)] if first == second) {
-            faults.push(format!("seq {seq} has the effects {rows:?} (part and worker)"));
+            let workers: BTreeSet<i64> = rows.iter().map(|(_, worker)| *worker).collect();
+            faults.push(format!(
+                "seq {seq} has {} effects by {} workers, two by one are due",
+                rows.len(),
+                workers.len()
+            ));
         }
     }
     if evidence.cursor != Some(head) {
