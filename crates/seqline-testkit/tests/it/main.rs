@@ -1,6 +1,7 @@
 //! The kit against real PostgreSQL servers: `SEQLINE_PG_BIN` chooses which.
 
 mod databases;
+mod deaf;
 mod network;
 mod servers;
 mod supervisor;
