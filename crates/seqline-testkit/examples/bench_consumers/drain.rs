@@ -87,10 +87,10 @@ pub(crate) async fn measure(server: &TestServer) -> anyhow::Result<Option<String
             statement.push(with_seqline(&db, batch_size, Work::OneStatement).await?);
             nothing.push(with_seqline(&db, batch_size, Work::Nothing).await?);
         }
+        let ratio = median(rows.iter().zip(&baseline).map(|(rows, baseline)| rows / baseline).collect());
         let (baseline, rows) = (median(baseline), median(rows));
         println!(
-            "{batch_size:>8}  {baseline:>15.0}  {rows:>12.0}  {:>6.2}  {:>26.0}  {:>16.0}",
-            rows / baseline,
+            "{batch_size:>8}  {baseline:>15.0}  {rows:>12.0}  {ratio:>6.2}  {:>26.0}  {:>16.0}",
             median(statement),
             median(nothing)
         );
