@@ -79,3 +79,6 @@ impl fmt::Display for ConsumerName {
         f.write_str(&self.0)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -81,3 +81,8 @@ pub fn plan_round(last_seq: i64, seqs: &[i64], min_retained: Option<i64>) -> Res
     }
     Ok(RoundPlan { new_last_seq: last, lost })
 }
+
+#[cfg(test)]
+mod check;
+#[cfg(test)]
+mod tests;

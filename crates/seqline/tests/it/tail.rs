@@ -47,7 +47,7 @@ fn quick(start: Start) -> TailConfig {
     TailConfig { poll_interval: step, listen_reconnect_backoff_cap: step, ..config(start) }
 }
 
-fn manual() -> (Clock, ClockHand) {
+pub(crate) fn manual() -> (Clock, ClockHand) {
     Clock::manual(Clock::system().now())
 }
 
@@ -149,7 +149,12 @@ impl Running {
 }
 
 /// Moves the hand step by step: a wait that begins after a step is due only with the next.
-async fn advance_until(hand: &ClockHand, step: Duration, what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn advance_until(
+    hand: &ClockHand,
+    step: Duration,
+    what: &str,
+    mut condition: impl FnMut() -> bool,
+) {
     eventually(DEADLINE, what, async || {
         let done = condition();
         if !done {
@@ -161,12 +166,12 @@ async fn advance_until(hand: &ClockHand, step: Duration, what: &str, mut conditi
 }
 
 /// A proxy in front of the database's server.
-async fn proxy_for(db: &TestDb) -> FaultProxy {
+pub(crate) async fn proxy_for(db: &TestDb) -> FaultProxy {
     let target = ([127, 0, 0, 1], db.options(Role::Reader).get_port()).into();
     FaultProxy::start(target).await.expect("a proxy starts")
 }
 
-fn through(proxy: &FaultProxy, db: &TestDb, role: Role) -> PgConnectOptions {
+pub(crate) fn through(proxy: &FaultProxy, db: &TestDb, role: Role) -> PgConnectOptions {
     db.options(role).port(proxy.addr().port())
 }
 
@@ -176,7 +181,7 @@ fn pool_through(proxy: &FaultProxy, db: &TestDb, role: Role, max_connections: u3
 
 /// Whether the next borrower gets a connection without a transaction. By the simple protocol, in which the statement's
 /// time is that of its transaction unless one was open.
-async fn hands_out_fresh_connections(pool: &PgPool) -> bool {
+pub(crate) async fn hands_out_fresh_connections(pool: &PgPool) -> bool {
     let row =
         sqlx::raw_sql("SELECT now() = statement_timestamp()").fetch_one(pool).await.expect("the pool works");
     row.get(0)
@@ -194,7 +199,7 @@ async fn listening_backends(db: &TestDb) -> Vec<i32> {
 }
 
 /// The owner writes a row itself, as only a bug could: without numbering and without a notification.
-async fn insert_as_owner(db: &TestDb, seqs: &[i64]) {
+pub(crate) async fn insert_as_owner(db: &TestDb, seqs: &[i64]) {
     sqlx::query(
         "INSERT INTO seqline.event_log (seq, id, type, schema_version, permission_version, resource_kind, receive_action, payload)
          SELECT seq, gen_random_uuid(), 'test.happened', 1, 0, 'test', 'any', '{}' FROM unnest($1::bigint[]) seq",
