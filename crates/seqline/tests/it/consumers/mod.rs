@@ -4,14 +4,23 @@
 //! clock proves why something happened: while its hand stands still nothing is polled and no pause ends.
 
 mod appends;
+mod crashes;
 mod dropped;
+mod failures;
 mod handlers;
+mod logs;
 mod losses;
 mod names;
+mod outages;
 mod registration;
 mod rounds;
+mod runner;
+mod schedule;
+mod stop;
 mod timeouts;
 mod transactions;
+mod wakes;
+mod workers;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,7 +35,7 @@ use seqline::consumer::{
     states,
 };
 use seqline::{Clock, StoredEvent};
-use seqline_testkit::{Role, TestDb, eventually};
+use seqline_testkit::{FaultProxy, Role, TestDb, eventually};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{AssertSqlSafe, PgPool};
 use tokio::sync::watch;
@@ -329,12 +338,15 @@ fn twice(seqs: impl IntoIterator<Item = i64>) -> Vec<i64> {
     seqs.into_iter().flat_map(|seq| [seq, seq]).collect()
 }
 
+/// -1 while there is none.
 async fn cursor(db: &TestDb, consumer: &str) -> i64 {
-    sqlx::query_scalar("SELECT last_seq FROM seqline.event_consumer_cursors WHERE name = $1")
-        .bind(consumer)
-        .fetch_one(&db.admin())
-        .await
-        .expect("the cursor is there")
+    let last_seq: Option<i64> =
+        sqlx::query_scalar("SELECT last_seq FROM seqline.event_consumer_cursors WHERE name = $1")
+            .bind(consumer)
+            .fetch_optional(&db.admin())
+            .await
+            .expect("the cursor can be read");
+    last_seq.unwrap_or(-1)
 }
 
 /// What only an operator may: sets the cursor of the probe.
@@ -353,31 +365,15 @@ async fn reaches(db: &TestDb, consumer: &str, seq: i64) {
     assert_eq!(cursor(db, consumer).await, seq);
 }
 
+/// The state of a consumer that there is, or will be at once.
 async fn state_of(db: &TestDb, consumer: &str) -> ConsumerState {
+    eventually(DEADLINE, "the cursor", async || cursor(db, consumer).await >= 0).await;
     let all = states(&mut db.connect(Role::App).await).await.expect("states can be read");
     all.into_iter().find(|state| state.name == consumer).expect("the consumer is there")
 }
 
 async fn as_admin(db: &TestDb, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(&db.admin()).await.expect(sql);
-}
-
-/// A pool whose connections can be found in the activity of the server.
-fn named_pool(db: &TestDb, application: &str, max_connections: u32) -> PgPool {
-    let options = db.options(Role::App).application_name(application);
-    PgPoolOptions::new().max_connections(max_connections).connect_lazy_with(options)
-}
-
-/// The last statement of each connection with this application name that waits for the next one.
-async fn last_statements(db: &TestDb, application: &str) -> Vec<String> {
-    sqlx::query_scalar(
-        "SELECT query FROM pg_stat_activity
-         WHERE application_name = $1 AND datname = current_database() AND state = 'idle'",
-    )
-    .bind(application)
-    .fetch_all(&db.admin())
-    .await
-    .expect("the activity can be read")
 }
 
 /// Consumers that run on a task.
@@ -423,6 +419,37 @@ impl Running {
     async fn stops(self) {
         self.stop.cancel();
         self.ends().await.expect("the consumers stop");
+    }
+}
+
+/// The network lets nobody listen: only polling is left, by a clock that stands still unless its hand is moved.
+struct Deaf {
+    proxy: FaultProxy,
+    hand: ClockHand,
+    running: Running,
+}
+
+impl Deaf {
+    async fn start(db: &TestDb, config: ConsumerConfig, list: impl IntoIterator<Item = Consumer>) -> Self {
+        let proxy = proxy_for(db).await;
+        proxy.refuse();
+        let (clock, hand) = manual();
+        let listen = through(&proxy, db, Role::App);
+        let running = Running::start(consumers(db.app_pool(5), listen, config, clock, list));
+        Self { proxy, hand, running }
+    }
+
+    /// Moves the hand step by step: a wait that begins after a step is due only with the next.
+    async fn advances_until(&self, db: &TestDb, consumer: &str, seq: i64) {
+        let what = format!("consumer {consumer} at {seq}");
+        eventually(DEADLINE, &what, async || {
+            let there = cursor(db, consumer).await >= seq;
+            if !there {
+                self.hand.advance(POLL);
+            }
+            there
+        })
+        .await;
     }
 }
 
@@ -507,6 +534,13 @@ impl<S: tracing::Subscriber> Layer<S> for Captured {
 struct Text(String);
 
 impl Visit for Text {
+    /// With its causes, as those who print logs do.
+    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
+        for cause in std::iter::successors(Some(value), |error| error.source()) {
+            self.0.push_str(&format!("{}={cause} ", field.name()));
+        }
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.0.push_str(&format!("{}={value:?} ", field.name()));
     }

@@ -69,7 +69,7 @@ async fn a_round_that_finds_nothing_writes_nothing() {
         .await
         .unwrap()
     };
-    let transactions = Captured::start();
+    let (captured, _guard) = Captured::start();
     let before = look().await;
     for _ in 0..3 {
         let result = bench.round().await.unwrap();
@@ -77,7 +77,8 @@ async fn a_round_that_finds_nothing_writes_nothing() {
     }
     let after = look().await;
     assert_eq!((&before.0, &before.1, &before.2), (&after.0, &after.1, &after.2));
-    assert_eq!(transactions.0.statements("BEGIN"), 0, "a look needs no transaction");
+    assert_eq!(captured.statements("BEGIN"), 0, "a look needs no transaction");
+    assert_eq!(captured.statements("seqline.head() FROM"), 3);
 }
 
 #[tokio::test]
