@@ -514,12 +514,6 @@ impl Captured {
     fn count(&self, text: &str) -> usize {
         self.said(tracing::Level::INFO).iter().filter(|line| line.contains(text)).count()
     }
-
-    /// How many statements with this part were sent.
-    fn statements(&self, part: &str) -> usize {
-        let lines = self.0.lock().expect("no writer panicked");
-        lines.iter().filter(|line| line.target == "sqlx::query" && line.text.contains(part)).count()
-    }
 }
 
 impl<S: tracing::Subscriber> Layer<S> for Captured {
