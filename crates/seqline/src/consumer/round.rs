@@ -171,7 +171,9 @@ impl Rounds<'_> {
         Ok(RoundResult {
             outcome: Outcome::Processed,
             processed: events.len(),
-            full: events.len() == batch_size as usize,
+            // The second: what was read reaches as far as a full round would, and retention has taken its beginning.
+            full: events.len() == batch_size as usize
+                || plan.new_last_seq - held.last_seq == i64::from(batch_size),
             lost: plan.lost,
         })
     }
