@@ -4,7 +4,7 @@ use std::error::Error;
 
 use super::handler::HandlerError;
 use super::name::ConsumerName;
-use crate::error::{CommitError, DatabaseError, GapError};
+use crate::error::{AppendError, CommitError, DatabaseError, GapError};
 
 /// Why a round failed. Whatever it was, the cursor did not move and nothing of the round is left, unless the error says
 /// otherwise.
@@ -158,6 +158,10 @@ fn sqlstates<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = Strin
     std::iter::successors(Some(error), |&error| error.source()).filter_map(|error| {
         if let Some(error) = error.downcast_ref::<sqlx::Error>() {
             return error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned());
+        }
+        // It says what the database reported and has no cause of its own.
+        if let Some(AppendError::Database(error)) = error.downcast_ref() {
+            return error.sqlstate().map(str::to_owned);
         }
         error.downcast_ref::<DatabaseError>().and_then(|error| error.sqlstate()).map(str::to_owned)
     })
