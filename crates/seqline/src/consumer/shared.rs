@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sqlx::PgPool;
+use sqlx::{Connection, PgPool};
 
 use super::config::ConsumerConfig;
 use super::definition::Consumer;
@@ -39,9 +39,12 @@ impl Shared {
         let starts: Vec<String> = consumers.iter().map(|consumer| consumer.start_at.to_string()).collect();
         within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
-            store::consumers::ensure(lease.connection(), &names, &starts)
-                .await
-                .map_err(DatabaseError::from)?;
+            let ensured = async {
+                let mut tx = lease.connection().begin_with(store::consumers::READ_COMMITTED).await?;
+                store::consumers::ensure(&mut tx, &names, &starts).await?;
+                tx.commit().await
+            };
+            ensured.await.map_err(DatabaseError::from)?;
             lease.done();
             Ok(())
         })

@@ -26,6 +26,9 @@ pub(crate) fn round_beginning(
     )
 }
 
+/// How cursors are made: in a snapshot of the whole transaction one that somebody else has just made could not be seen.
+pub(crate) const READ_COMMITTED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
 /// Makes sure that workers' consumers exist, all or none. A new one stands where `starts` says.
 pub(crate) async fn ensure(
     connection: &mut PgConnection,
