@@ -5,6 +5,7 @@
 
 mod check;
 mod fetch;
+mod fuzz;
 mod launch;
 mod pins;
 mod prerequisites;
@@ -76,6 +77,16 @@ enum Task {
         #[arg(last = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
+    /// Feed a fuzz target with what a fuzzer thinks of, until it fails or is stopped
+    ///
+    /// `cargo xtask fuzz plan_round -- -max_total_time=30` ends after 30 seconds.
+    Fuzz {
+        /// Name of a target in fuzz/fuzz_targets
+        target: String,
+        /// Arguments of libFuzzer
+        #[arg(last = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
     /// Check format, lints, documentation, licences and dependencies
     Check,
 }
@@ -116,6 +127,7 @@ fn dispatch(task: Task) -> Result<()> {
         Task::Demo { args } => launch::demo(&workspace, &args),
         Task::Bench { what, args } => launch::bench(&workspace, what.example(), &args),
         Task::Test { pg, args } => test::test(&workspace, pg, &args),
+        Task::Fuzz { target, args } => fuzz::fuzz(&workspace, &target, &args),
         Task::Check => check::check(&workspace),
     }
 }

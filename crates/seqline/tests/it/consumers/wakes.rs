@@ -146,12 +146,12 @@ async fn a_half_open_listening_connection_is_found_out_and_replaced() {
     let (clock, hand) = manual();
     let config = ConsumerConfig {
         listen_heartbeat_interval: HEARTBEAT,
-        listen_heartbeat_timeout: SHORT,
+        listen_heartbeat_timeout: 4 * SHORT,
         ..without_polls()
     };
     let listen = through(&proxy, &db, Role::App);
-    let mut running = Running::start(consumers(db.app_pool(5), listen, config, clock, [probe(plain())]));
-    running.listens(true).await;
+    let running = Running::start(consumers(db.app_pool(5), listen, config, clock, [probe(plain())]));
+    advance_until(&hand, POLL, "it listens", || *running.listening.borrow()).await;
     append(&db.producer(), [1]).await;
     reaches(&db, PROBE, 1).await;
     proxy.black_hole();
@@ -161,7 +161,12 @@ async fn a_half_open_listening_connection_is_found_out_and_replaced() {
     advance_until(&hand, POLL, "it listens again", || *running.listening.borrow()).await;
     reaches(&db, PROBE, 2).await;
     append(&db.producer(), [3]).await;
-    reaches(&db, PROBE, 3).await;
+    // On a busy machine a heartbeat may be late once more.
+    eventually(DEADLINE, "the event", async || {
+        hand.advance(POLL);
+        cursor(&db, PROBE).await == 3
+    })
+    .await;
     assert_eq!(effects(&db).await, twice(1..=3));
     eventually(DEADLINE, "the old backend is gone", async || waking_backends(&db).await.len() == 1).await;
 }
