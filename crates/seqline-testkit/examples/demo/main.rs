@@ -92,6 +92,7 @@ async fn run() -> anyhow::Result<bool> {
         damage
     };
     let (damage, kills) = tokio::join!(chaos, workers.kill_over_and_over(&db, &stop_killing));
+    let (damage, kills) = (damage?, kills?);
     stop_writers.cancel();
     let mut work = writers::Work::default();
     for writer in writers {
@@ -114,8 +115,8 @@ async fn run() -> anyhow::Result<bool> {
         effects: workers::effects(&mut connection).await?,
         cursor: workers::cursor(&mut connection).await?,
         work,
-        damage: damage?,
-        kills: kills?,
+        damage,
+        kills,
     };
     let kept = report::print(&evidence);
     server.stop().await;

@@ -69,7 +69,9 @@ impl Workers {
             let Ok(mut admin) = PgConnection::connect_with(&db.options(Role::Admin)).await else { continue };
             let Ok(seen) = find_round(&mut admin, &clock).await else { continue };
             let victim = seen.as_ref().map_or_else(|| self.any(), |seen| seen.worker);
-            self.kill(victim).await?;
+            if !self.kill(victim).await? {
+                continue;
+            }
             kills.all += 1;
             if let Some(seen) = seen
                 && rolled_back(&mut admin, &seen, &clock).await.unwrap_or(false)
@@ -96,18 +98,18 @@ impl Workers {
         self.running[fastrand::usize(..self.running.len())].id().unwrap_or_default()
     }
 
-    async fn kill(&mut self, pid: u32) -> anyhow::Result<()> {
+    /// Whether there was such a worker: a backend can outlive its own for a moment.
+    async fn kill(&mut self, pid: u32) -> anyhow::Result<bool> {
         for worker in &mut self.running {
             if let Some(status) = worker.try_wait()? {
                 bail!("a worker ended with {status} although nobody asked for it");
             }
         }
         let worker = self.running.iter_mut().find(|worker| worker.id() == Some(pid));
-        // A backend can outlive its worker for a moment.
-        let Some(worker) = worker else { return Ok(()) };
+        let Some(worker) = worker else { return Ok(false) };
         worker.kill().await?;
         *worker = start(&self.url)?;
-        Ok(())
+        Ok(true)
     }
 }
 
