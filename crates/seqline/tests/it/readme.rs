@@ -3,16 +3,19 @@
 #[path = "readme_example.rs"]
 mod example;
 
-use seqline_testkit::{Role, TestDb};
+use std::time::Duration;
+
+use seqline_testkit::{Role, TestDb, eventually};
 use sqlx::{AssertSqlSafe, Row};
+use tokio_util::sync::CancellationToken;
 
 const README: &str = include_str!("../../../../README.md");
 const EXAMPLE: &str = include_str!("readme_example.rs");
 
-/// The first block of code in this language.
-fn block(language: &str) -> &'static str {
-    let (_, rest) = README.split_once(&format!("```{language}\n")).expect("the README has such a block");
-    rest.split_once("```").expect("the block ends").0
+/// The blocks of code in this language, in their order.
+fn blocks(language: &str) -> Vec<&'static str> {
+    let begin = format!("```{language}\n");
+    README.split(&begin).skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect()
 }
 
 /// A database with the table of the examples.
@@ -20,8 +23,10 @@ async fn shop() -> TestDb {
     let db = TestDb::new().await;
     sqlx::raw_sql(AssertSqlSafe(format!(
         "CREATE TABLE public.orders (id bigint PRIMARY KEY, paid boolean NOT NULL DEFAULT false);
-         ALTER TABLE public.orders OWNER TO {};
-         INSERT INTO public.orders (id) VALUES (17), (18)",
+         ALTER TABLE public.orders OWNER TO {0};
+         INSERT INTO public.orders (id) VALUES (17), (18);
+         CREATE TABLE public.invoices (order_id bigint NOT NULL, amount bigint);
+         ALTER TABLE public.invoices OWNER TO {0}",
         Role::App.login()
     )))
     .execute(&db.admin())
@@ -51,14 +56,65 @@ async fn assert_paid(db: &TestDb) {
 #[tokio::test]
 async fn the_sql_of_the_readme_pays_an_order_and_says_so_in_the_log() {
     let db = shop().await;
-    sqlx::raw_sql(block("sql")).execute(&mut db.connect(Role::App).await).await.expect("the example runs");
+    sqlx::raw_sql(blocks("sql")[0])
+        .execute(&mut db.connect(Role::App).await)
+        .await
+        .expect("the example runs");
     assert_paid(&db).await;
 }
 
 #[tokio::test]
 async fn the_rust_of_the_readme_pays_an_order_and_says_so_in_the_log() {
     let db = shop().await;
-    assert!(EXAMPLE.contains(&format!("\n\n{}", block("rust"))), "the README shows another function");
+    assert_shown(0);
     example::run(&db.app(), 17).await.expect("the example runs");
     assert_paid(&db).await;
+}
+
+/// The example that runs here is the one that is shown.
+fn assert_shown(rust_block: usize) {
+    let shown = format!("\n\n{}", blocks("rust")[rust_block]);
+    assert!(EXAMPLE.contains(&shown), "the README shows something else");
+}
+
+/// The invoices, after one order was paid.
+async fn invoices(db: &TestDb) -> Vec<(i64, Option<i64>)> {
+    sqlx::query_as("SELECT order_id, amount FROM invoices ORDER BY order_id")
+        .fetch_all(&db.app())
+        .await
+        .expect("the application reads its table")
+}
+
+#[tokio::test]
+async fn the_sql_of_the_readme_makes_one_invoice_however_often_it_runs() {
+    let db = shop().await;
+    example::run(&db.app(), 17).await.expect("the order is paid");
+    for _ in 0..2 {
+        sqlx::raw_sql(blocks("sql")[1])
+            .execute(&mut db.connect(Role::App).await)
+            .await
+            .expect("the example runs");
+    }
+    assert_eq!(invoices(&db).await, [(17, Some(1250))]);
+}
+
+#[tokio::test]
+async fn the_worker_of_the_readme_makes_one_invoice() {
+    let db = shop().await;
+    assert_shown(1);
+    example::run(&db.app(), 17).await.expect("the order is paid");
+    for order in [17, 18] {
+        let stop = CancellationToken::new();
+        let worker = tokio::spawn(example::run_worker(db.app(), db.options(Role::App), stop.clone()));
+        eventually(Duration::from_secs(30), "the invoice", async || {
+            invoices(&db).await.iter().any(|(invoiced, _)| *invoiced == order)
+        })
+        .await;
+        stop.cancel();
+        worker.await.expect("the worker does not panic").expect("the worker ends well");
+        if order == 17 {
+            example::run(&db.app(), 18).await.expect("the next order is paid");
+        }
+    }
+    assert_eq!(invoices(&db).await, [(17, None), (18, None)]);
 }

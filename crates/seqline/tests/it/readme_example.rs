@@ -1,9 +1,14 @@
-//! The Rust example of the README, as it stands there.
+//! The Rust examples of the README, as they stand there.
 
 use std::error::Error;
 
-use seqline::{NewEvent, Payload};
+use seqline::consumer::{
+    Consumer, ConsumerConfig, ConsumerName, Consumers, Handler, HandlerError, Round, StartAt,
+};
+use seqline::{Clock, NewEvent, Payload, StoredEvent};
 use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
+use tokio_util::sync::CancellationToken;
 
 async fn pay_order(pool: &PgPool, order: i64) -> Result<(), Box<dyn Error>> {
     let mut tx = seqline::begin(pool).await?;
@@ -17,7 +22,37 @@ async fn pay_order(pool: &PgPool, order: i64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+struct Invoices;
+
+impl Handler for Invoices {
+    async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), HandlerError> {
+        if event.event_type == "order.paid" {
+            sqlx::query("INSERT INTO invoices (order_id) VALUES ($1::bigint)")
+                .bind(&event.resource_id)
+                .execute(round.connection())
+                .await?;
+        }
+        Ok(())
+    }
+}
+
+async fn work(pool: PgPool, listen: PgConnectOptions, stop: CancellationToken) -> Result<(), Box<dyn Error>> {
+    let mut consumers = Consumers::new(pool, listen, ConsumerConfig::default(), Clock::system());
+    let invoices = Consumer::new(ConsumerName::new("invoices")?, Invoices).start_at(StartAt::Oldest);
+    consumers.register(invoices)?;
+    Ok(consumers.run(stop).await?)
+}
+
 /// Runs the example.
 pub(super) async fn run(pool: &PgPool, order: i64) -> Result<(), Box<dyn Error>> {
     pay_order(pool, order).await
+}
+
+/// Runs the worker.
+pub(super) async fn run_worker(
+    pool: PgPool,
+    listen: PgConnectOptions,
+    stop: CancellationToken,
+) -> Result<(), String> {
+    work(pool, listen, stop).await.map_err(|error| error.to_string())
 }
