@@ -1,16 +1,25 @@
 -- Consumers: each has a cursor in the log, which moves in the transaction that handles the events. Whoever
 -- holds the row's lock works; whoever finds it locked goes away and comes back.
 
-CREATE TABLE seqline.event_consumer_cursors (
-    name text PRIMARY KEY CONSTRAINT event_consumer_cursors_name_check CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
+CREATE TABLE seqline.event_consumers (
+    name text PRIMARY KEY CONSTRAINT event_consumers_name_check CHECK (name ~ '^[a-z][a-z0-9_]{0,62}$'),
     -- worker: a program runs a handler for it. poll: somebody calls seqline.poll. Never both, or the events would be
     -- divided between two that do different things.
-    kind text NOT NULL DEFAULT 'worker'
-        CONSTRAINT event_consumer_cursors_kind_check CHECK (kind IN ('worker', 'poll')),
+    kind text NOT NULL DEFAULT 'worker' CONSTRAINT event_consumers_kind_check CHECK (kind IN ('worker', 'poll')),
+    registered_at timestamptz NOT NULL DEFAULT now()
+);
+
+-- One row for each consumer. The number is part of the key, and there is no key without it: a cursor that moves leaves a
+-- dead version at each step, and while somebody holds a snapshot none of them goes away. All of them under one key would
+-- have to be walked through by each round; so each is under a key of its own, and the one that counts is the highest.
+-- Only the functions below write here.
+CREATE TABLE seqline.event_consumer_cursors (
+    name text NOT NULL REFERENCES seqline.event_consumers,
     last_seq bigint NOT NULL DEFAULT 0
         CONSTRAINT event_consumer_cursors_last_seq_check CHECK (last_seq >= 0),
-    updated_at timestamptz NOT NULL DEFAULT now()
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (name, last_seq)
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 -- The last failure of a consumer's rounds, for people. Apart from the cursor, whose lock another worker may hold.
 -- A closed word and a number, never what a handler said: that can hold a payload.
@@ -46,9 +55,17 @@ BEGIN
         MESSAGE = message,
         HINT = hint,
         SCHEMA = 'seqline',
-        TABLE = 'event_consumer_cursors',
+        TABLE = 'event_consumers',
         CONSTRAINT = 'seqline_' || rule;
 END
+$$;
+
+-- Where a consumer stands, NULL without a cursor.
+CREATE FUNCTION seqline.consumer_position(p_name text) RETURNS bigint
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT c.last_seq FROM seqline.event_consumer_cursors c WHERE c.name = p_name ORDER BY c.last_seq DESC LIMIT 1
 $$;
 
 -- Where a new consumer stands, given the first event that it wants: the number before that.
@@ -88,29 +105,40 @@ $$;
 CREATE FUNCTION seqline.ensure_consumer(p_name text, p_kind text, p_start_at text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
-    v_cursor seqline.event_consumer_cursors;
+    v_kind text;
+    v_last_seq bigint;
 BEGIN
     -- A CHECK would do, but its error shows the row and not the rule.
     IF (p_name ~ '^[a-z][a-z0-9_]{0,62}$') IS NOT TRUE THEN
         PERFORM seqline.refuse_consumer('consumer_name', 'the name of the consumer is not valid',
             'Use 1 to 63 lowercase letters, digits and underscores, beginning with a letter.');
     END IF;
-    SELECT * INTO v_cursor FROM seqline.event_consumer_cursors c WHERE c.name = p_name;
+    SELECT e.kind INTO v_kind FROM seqline.event_consumers e WHERE e.name = p_name;
     IF NOT FOUND THEN
-        INSERT INTO seqline.event_consumer_cursors (name, kind, last_seq)
-        VALUES (p_name, p_kind, seqline.consumer_start(p_start_at))
-        ON CONFLICT (name) DO NOTHING;
+        INSERT INTO seqline.event_consumers (name, kind) VALUES (p_name, p_kind) ON CONFLICT (name) DO NOTHING;
         -- Ours, or that of somebody who was faster.
-        SELECT * INTO STRICT v_cursor FROM seqline.event_consumer_cursors c WHERE c.name = p_name;
+        SELECT e.kind INTO STRICT v_kind FROM seqline.event_consumers e WHERE e.name = p_name;
     END IF;
-    IF v_cursor.kind <> p_kind THEN
+    IF v_kind <> p_kind THEN
         PERFORM seqline.refuse_consumer('consumer_kind',
-            format('consumer %s is of kind %s, not %s', p_name, v_cursor.kind, p_kind),
+            format('consumer %s is of kind %s, not %s', p_name, v_kind, p_kind),
             'Use another name: one cursor cannot serve two programs.');
     END IF;
-    RETURN v_cursor.last_seq;
+    v_last_seq := seqline.consumer_position(p_name);
+    IF v_last_seq IS NULL THEN
+        -- One at a time, so that there is one cursor.
+        PERFORM FROM seqline.event_consumers e WHERE e.name = p_name FOR UPDATE;
+        v_last_seq := seqline.consumer_position(p_name);
+        IF v_last_seq IS NULL THEN
+            v_last_seq := seqline.consumer_start(p_start_at);
+            INSERT INTO seqline.event_consumer_cursors (name, last_seq) VALUES (p_name, v_last_seq);
+        END IF;
+    END IF;
+    RETURN v_last_seq;
 END
 $$;
 
@@ -129,24 +157,89 @@ BEGIN
 END
 $$;
 
--- Whether the present transaction has appended events that are still to be numbered.
-CREATE FUNCTION seqline.has_appended() RETURNS boolean
+-- Where consumers stand and where the log ends, without any lock. Those without a cursor are left out.
+CREATE FUNCTION seqline.consumer_positions(p_names text[])
+RETURNS TABLE (name text, last_seq bigint, head bigint)
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
--- By the key: rows of others that are dead by now can be many.
+-- By the key: versions that are dead by now can be many, and the plan may be from when there were few.
 SET enable_seqscan = off
 SET jit = off
+AS $$
+    SELECT n.name, c.last_seq, h.head
+    FROM (SELECT seqline.head() AS head) h
+    CROSS JOIN unnest(p_names) AS n (name)
+    CROSS JOIN LATERAL (
+        SELECT k.last_seq FROM seqline.event_consumer_cursors k WHERE k.name = n.name ORDER BY k.last_seq DESC LIMIT 1
+    ) c
+$$;
+
+-- Takes the cursor of a consumer for the present transaction, without waiting: held, locked by another, or missing.
+-- p_known is where it stood a moment ago. It never goes back by itself, and without that bound a cursor that is locked would be
+-- searched for among all dead versions.
+CREATE FUNCTION seqline.lock_consumer(p_name text, p_known bigint, OUT state text, OUT last_seq bigint, OUT xid text)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+BEGIN
+    SELECT c.last_seq INTO lock_consumer.last_seq FROM seqline.event_consumer_cursors c
+    WHERE c.name = p_name AND c.last_seq >= p_known
+    ORDER BY c.last_seq DESC LIMIT 1
+    FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        state := 'held';
+        xid := pg_current_xact_id()::text;
+    ELSE
+        state := CASE WHEN seqline.consumer_position(p_name) IS NULL THEN 'missing' ELSE 'locked' END;
+    END IF;
+END
+$$;
+
+-- Whether the present transaction has appended events that are still to be numbered.
+CREATE FUNCTION seqline.has_appended() RETURNS boolean
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT EXISTS (
         SELECT FROM seqline.pending_transactions t
         WHERE t.xid = pg_current_xact_id_if_assigned() AND t.started_at = transaction_timestamp())
 $$;
 
+-- Moves a cursor if everything is as it was when it was locked: the same transaction, the same number, and nothing appended
+-- unless that is allowed. Says what it did, or why not.
+CREATE FUNCTION seqline.advance_consumer(
+    p_name text, p_last_seq bigint, p_new_last_seq bigint, p_xid text, p_may_append boolean
+) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+BEGIN
+    IF pg_current_xact_id() <> p_xid::xid8 THEN
+        RETURN 'transaction_ended';
+    ELSIF NOT p_may_append AND seqline.has_appended() THEN
+        RETURN 'appended';
+    END IF;
+    UPDATE seqline.event_consumer_cursors c SET last_seq = p_new_last_seq, updated_at = now()
+    WHERE c.name = p_name AND c.last_seq = p_last_seq;
+    RETURN CASE WHEN FOUND THEN 'advanced' ELSE 'cursor_moved' END;
+END
+$$;
+
 REVOKE ALL ON FUNCTION
-    seqline.refuse_consumer(text, text, text), seqline.consumer_start(text), seqline.ensure_consumer(text, text, text),
-    seqline.register_consumer(text, text), seqline.has_appended()
+    seqline.refuse_consumer(text, text, text), seqline.consumer_start(text), seqline.consumer_position(text),
+    seqline.ensure_consumer(text, text, text), seqline.register_consumer(text, text), seqline.consumer_positions(text[]),
+    seqline.lock_consumer(text, bigint), seqline.advance_consumer(text, bigint, bigint, text, boolean),
+    seqline.has_appended()
 FROM PUBLIC;
-GRANT SELECT, INSERT, UPDATE ON seqline.event_consumer_cursors, seqline.event_consumer_failures TO seqline_app;
+GRANT SELECT ON seqline.event_consumers, seqline.event_consumer_cursors TO seqline_app;
+GRANT SELECT, INSERT, UPDATE ON seqline.event_consumer_failures TO seqline_app;
 GRANT SELECT, INSERT ON seqline.lost_ranges TO seqline_app;
-GRANT EXECUTE ON FUNCTION seqline.ensure_consumer(text, text, text), seqline.has_appended() TO seqline_app;
+GRANT EXECUTE ON FUNCTION
+    seqline.ensure_consumer(text, text, text), seqline.consumer_positions(text[]),
+    seqline.lock_consumer(text, bigint), seqline.advance_consumer(text, bigint, bigint, text, boolean)
+TO seqline_app;
 GRANT EXECUTE ON FUNCTION seqline.register_consumer(text, text) TO seqline_consumer, seqline_app;

@@ -29,10 +29,13 @@ $$;
 CREATE FUNCTION seqline.poll(consumer text, max_events integer) RETURNS SETOF seqline.event_log
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     v_max_events integer := (SELECT s.poll_max_events FROM seqline.settings s);
     v_kind text;
+    v_state text;
     v_last_seq bigint;
     v_next bigint;
     v_event seqline.event_log;
@@ -44,7 +47,7 @@ BEGIN
             format('max_events is not between 1 and %s', v_max_events),
             'Ask for fewer events and call again in the same transaction.');
     END IF;
-    SELECT c.kind INTO v_kind FROM seqline.event_consumer_cursors c WHERE c.name = consumer;
+    SELECT e.kind INTO v_kind FROM seqline.event_consumers e WHERE e.name = consumer;
     IF NOT FOUND THEN
         PERFORM seqline.refuse_consumer('consumer_unknown', 'there is no consumer of this name',
             'Register it once: SELECT seqline.register_consumer(name, start_at).');
@@ -53,10 +56,12 @@ BEGIN
             format('consumer %s is of kind %s, not poll', consumer, v_kind),
             'Register one of your own: SELECT seqline.register_consumer(name, start_at).');
     END IF;
-    SELECT c.last_seq INTO v_last_seq FROM seqline.event_consumer_cursors c
-    WHERE c.name = consumer
-    FOR UPDATE SKIP LOCKED;
-    IF NOT FOUND THEN
+    SELECT l.state, l.last_seq INTO v_state, v_last_seq
+    FROM seqline.lock_consumer(consumer, seqline.consumer_position(consumer)) l;
+    IF v_state = 'missing' THEN
+        PERFORM seqline.refuse_consumer('consumer_unknown', 'the consumer has no cursor',
+            'Somebody removed it. Register the consumer again: SELECT seqline.register_consumer(name, start_at).');
+    ELSIF v_state = 'locked' THEN
         RETURN;
     END IF;
 

@@ -37,21 +37,21 @@ impl Listener {
     /// Listens until the future is dropped. `wake` coalesces: any number of commits while nobody waits is one wake-up.
     /// `connected` shows whether LISTEN is in effect.
     pub(crate) async fn run(mut self, wake: &Notify, connected: &watch::Sender<bool>) -> Infallible {
-        let mut outage_logged = false;
+        let mut said = Said::default();
         loop {
             match self.connect().await {
                 Ok(listener) => {
                     self.backoff.reset();
-                    if std::mem::take(&mut outage_logged) {
+                    if std::mem::take(&mut said) != Said::default() {
                         tracing::info!("event log listener recovered");
                     }
                     connected.send_replace(true);
                     wake.notify_one();
                     let error = self.receive(listener, wake).await.into();
                     connected.send_replace(false);
-                    log_outage(&mut outage_logged, &error);
+                    said.say(&error);
                 }
-                Err(error) => log_outage(&mut outage_logged, &error),
+                Err(error) => said.say(&error),
             }
             let pause = self.backoff.next(fastrand::f64());
             self.clock.sleep(pause).await;
@@ -127,15 +127,29 @@ impl From<DatabaseError> for Outage {
     }
 }
 
-/// Once per outage, however many attempts it takes.
-fn log_outage(logged: &mut bool, outage: &Outage) {
-    if std::mem::replace(logged, true) {
-        return;
-    }
-    match outage {
-        Outage::Lost(error) => tracing::warn!(error = %error, "event log listener lost, polling goes on"),
-        Outage::Deaf => tracing::warn!(
-            "event log listener hears nothing, polling goes on: give it a connection without a pooler in between"
-        ),
+/// What was said about an outage: each kind once, however many attempts it takes. A connection that was lost first and hears
+/// nothing then is another thing to know.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Said {
+    lost: bool,
+    deaf: bool,
+}
+
+impl Said {
+    fn say(&mut self, outage: &Outage) {
+        match outage {
+            Outage::Lost(error) => {
+                if !std::mem::replace(&mut self.lost, true) {
+                    tracing::warn!(error = %error, "event log listener lost, polling goes on");
+                }
+            }
+            Outage::Deaf => {
+                if !std::mem::replace(&mut self.deaf, true) {
+                    tracing::warn!(
+                        "event log listener hears nothing, polling goes on: give it a connection without a pooler in between"
+                    );
+                }
+            }
+        }
     }
 }

@@ -47,6 +47,14 @@ pub enum RoundError {
         /// Last event of the round.
         last_seq: i64,
     },
+    /// The handler began a nested transaction of the driver and left it open, neither committed nor dropped.
+    #[error("a handler of seq {first_seq} to {last_seq} left a nested transaction open")]
+    NestedTransaction {
+        /// First event of the round.
+        first_seq: i64,
+        /// Last event of the round.
+        last_seq: i64,
+    },
     /// The handler ended the round's transaction. If it committed it, the effects of the events until then are there, and
     /// will be again: the handler has to be corrected.
     #[error("a handler of seq {first_seq} to {last_seq} ended the transaction of the round")]
@@ -97,6 +105,7 @@ impl RoundError {
             Self::TimedOut { .. } => "timeout",
             Self::Appended { .. } => "appended",
             Self::TransactionFailed { .. } => "transaction_failed",
+            Self::NestedTransaction { .. } => "nested_transaction",
             Self::TransactionEnded { .. } => "transaction_ended",
             Self::CursorMoved { .. } => "cursor_moved",
             Self::Gap(_) => "gap",
@@ -114,6 +123,7 @@ impl RoundError {
             Self::Handler { seq, .. } | Self::Panicked { seq } | Self::TimedOut { seq } => Some(*seq),
             Self::Appended { first_seq, .. }
             | Self::TransactionFailed { first_seq, .. }
+            | Self::NestedTransaction { first_seq, .. }
             | Self::TransactionEnded { first_seq, .. }
             | Self::CursorMoved { first_seq, .. } => Some(*first_seq),
             Self::Gap(gap) => Some(gap.expected),

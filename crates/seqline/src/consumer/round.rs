@@ -27,6 +27,7 @@ use crate::error::{CommitError, DatabaseError, GapError};
 use crate::event::StoredEvent;
 use crate::limits::{NETWORK_MARGIN, READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
 use crate::store;
+use crate::store::consumers::{Advance, Lock};
 
 /// How a round ended that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,20 +51,24 @@ pub struct RoundResult {
     pub full: bool,
     /// What retention took before the consumer had come to it.
     pub lost: Option<LostRange>,
+    /// Where the cursor is, if the round has moved it.
+    pub last_seq: Option<i64>,
 }
 
 impl RoundResult {
-    const LOCKED: Self = Self { outcome: Outcome::Locked, processed: 0, full: false, lost: None };
-    const IDLE: Self = Self { outcome: Outcome::Idle, processed: 0, full: false, lost: None };
+    const LOCKED: Self =
+        Self { outcome: Outcome::Locked, processed: 0, full: false, lost: None, last_seq: None };
+    const IDLE: Self = Self { outcome: Outcome::Idle, processed: 0, full: false, lost: None, last_seq: None };
 }
 
-/// Whether a round looks before it begins.
+/// What is known before a round begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
-    /// One statement without a transaction first: most rounds of most consumers find nothing, and that is all they cost.
-    First,
-    /// The round before was full.
-    Not,
+pub(super) enum Known {
+    /// Nothing, so it looks first, with one statement and no transaction: most rounds of most consumers find nothing, and that
+    /// is all they cost.
+    Nothing,
+    /// The cursor is here, or further, and there may be events: the round before was full.
+    Position(i64),
 }
 
 /// What a consumer needs for its rounds.
@@ -78,30 +83,35 @@ pub(super) struct Rounds<'a> {
 
 impl Rounds<'_> {
     /// One round. One that lost against another transaction is tried again at once, a few times.
-    pub(super) async fn run(&self, look: Look) -> Result<RoundResult, RoundError> {
+    pub(super) async fn run(&self, known: Known) -> Result<RoundResult, RoundError> {
         let mut attempt = 1;
         loop {
-            match self.attempt(look).await {
+            match self.attempt(known).await {
                 Err(error) if error.is_conflict() && attempt < ROUND_ATTEMPTS_MAX => attempt += 1,
                 result => return result,
             }
         }
     }
 
-    async fn attempt(&self, look: Look) -> Result<RoundResult, RoundError> {
+    async fn attempt(&self, known: Known) -> Result<RoundResult, RoundError> {
         let mut lease = within(self.deadline(), Lease::acquire(self.pool)).await?;
-        let result = self.on(lease.connection(), look).await;
+        let result = self.on(lease.connection(), known).await;
         // Dropped otherwise, which closes the connection: where it stands is not known.
-        if result.as_ref().err().is_none_or(leaves_connection_usable) {
+        let usable = result.as_ref().err().is_none_or(leaves_connection_usable);
+        if usable && !lease.connection().is_in_transaction() {
             lease.done();
         }
         result
     }
 
-    async fn on(&self, connection: &mut PgConnection, look: Look) -> Result<RoundResult, RoundError> {
-        if look == Look::First && !self.has_events(connection).await? {
-            return Ok(RoundResult::IDLE);
-        }
+    async fn on(&self, connection: &mut PgConnection, known: Known) -> Result<RoundResult, RoundError> {
+        let known = match known {
+            Known::Position(last_seq) => last_seq,
+            Known::Nothing => match self.look(connection).await? {
+                Some(last_seq) => last_seq,
+                None => return Ok(RoundResult::IDLE),
+            },
+        };
         let beginning = store::consumers::round_beginning(
             self.config.statement_timeout,
             self.config.lock_timeout,
@@ -109,33 +119,55 @@ impl Rounds<'_> {
         );
         let tx = self.ask(connection.begin_with(AssertSqlSafe(beginning))).await?;
         let mut round = Round { tx, consumer: self.name };
-        let result = self.work(&mut round).await;
-        match &result {
-            Ok(RoundResult { outcome: Outcome::Processed, .. }) => self.commit(round.tx).await?,
-            Ok(_) => self.ask(round.tx.rollback()).await?,
-            // One that is closed is rolled back too. What the rollback says does not matter beside the error.
-            Err(error) if leaves_connection_usable(error) => drop(self.ask(round.tx.rollback()).await),
-            Err(_) => {}
+        let result = self.work(&mut round, known).await;
+        self.end(round, &result).await?;
+        match result {
+            // The driver has ended the innermost transaction, and that was not the round.
+            Ok(RoundResult { processed, last_seq: Some(last_seq), .. }) if connection.is_in_transaction() => {
+                let first_seq = last_seq - processed as i64 + 1;
+                Err(RoundError::NestedTransaction { first_seq, last_seq })
+            }
+            result => result,
         }
-        result
     }
 
-    async fn has_events(&self, connection: &mut PgConnection) -> Result<bool, RoundError> {
-        match self.ask(store::consumers::position(connection, self.name.as_str())).await? {
+    async fn end(
+        &self,
+        round: Round<'_>,
+        result: &Result<RoundResult, RoundError>,
+    ) -> Result<(), RoundError> {
+        match result {
+            Ok(RoundResult { outcome: Outcome::Processed, .. }) => self.commit(round.tx).await,
+            Ok(_) => Ok(self.ask(round.tx.rollback()).await?),
+            Err(error) => {
+                // One that is closed is rolled back too. What the rollback says does not matter beside the error.
+                if leaves_connection_usable(error) {
+                    drop(self.ask(round.tx.rollback()).await);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Where the cursor is, if there is anything to do.
+    async fn look(&self, connection: &mut PgConnection) -> Result<Option<i64>, RoundError> {
+        let positions = self.ask(store::consumers::positions(connection, &[self.name.as_str()])).await?;
+        match positions.first() {
             None => Err(RoundError::MissingCursor),
-            Some((last_seq, head)) if last_seq > head => Err(RoundError::AheadOfHead { last_seq, head }),
-            Some((last_seq, head)) => Ok(last_seq < head),
+            Some(at) if at.last_seq > at.head => {
+                Err(RoundError::AheadOfHead { last_seq: at.last_seq, head: at.head })
+            }
+            Some(at) => Ok((at.last_seq < at.head).then_some(at.last_seq)),
         }
     }
 
     /// Everything between BEGIN and COMMIT.
-    async fn work(&self, round: &mut Round<'_>) -> Result<RoundResult, RoundError> {
+    async fn work(&self, round: &mut Round<'_>, known: i64) -> Result<RoundResult, RoundError> {
         let name = self.name.as_str();
-        let Some(held) = self.ask(store::consumers::lock(&mut round.tx, name)).await? else {
-            return match self.ask(store::consumers::exists(&mut round.tx, name)).await? {
-                true => Ok(RoundResult::LOCKED),
-                false => Err(RoundError::MissingCursor),
-            };
+        let held = match self.ask(store::consumers::lock(&mut round.tx, name, known)).await? {
+            Lock::Held(held) => held,
+            Lock::Locked => return Ok(RoundResult::LOCKED),
+            Lock::Missing => return Err(RoundError::MissingCursor),
         };
         let batch_size = self.config.batch_size.clamp(1, READ_EVENTS_MAX);
         let events = self.read(&mut round.tx, held.last_seq, i64::from(batch_size)).await?;
@@ -162,11 +194,19 @@ impl Rounds<'_> {
                 error => error,
             })?;
         }
-        let advanced = self
-            .ask(store::consumers::advance(&mut round.tx, name, &held, plan.new_last_seq, self.may_append))
-            .await;
-        if !matches!(advanced, Ok(true)) {
-            return Err(self.explain(advanced, round, &held.xid, (first.seq, plan.new_last_seq)).await);
+        let (first_seq, last_seq) = (first.seq, plan.new_last_seq);
+        let advanced = store::consumers::advance(&mut round.tx, name, &held, last_seq, self.may_append);
+        match self.ask(advanced).await.map_err(RoundError::from) {
+            Ok(Advance::Advanced) => {}
+            Ok(Advance::TransactionEnded) => {
+                return Err(RoundError::TransactionEnded { first_seq, last_seq });
+            }
+            Ok(Advance::Appended) => return Err(RoundError::Appended { first_seq, last_seq }),
+            Ok(Advance::CursorMoved) => return Err(RoundError::CursorMoved { first_seq, last_seq }),
+            Err(error) if error.is_in_failed_transaction() => {
+                return Err(RoundError::TransactionFailed { first_seq, last_seq });
+            }
+            Err(error) => return Err(error),
         }
         Ok(RoundResult {
             outcome: Outcome::Processed,
@@ -175,6 +215,7 @@ impl Rounds<'_> {
             full: events.len() == batch_size as usize
                 || plan.new_last_seq - held.last_seq == i64::from(batch_size),
             lost: plan.lost,
+            last_seq: Some(last_seq),
         })
     }
 
@@ -220,30 +261,6 @@ impl Rounds<'_> {
         }
     }
 
-    /// Why the cursor did not move.
-    async fn explain(
-        &self,
-        advanced: Result<bool, DatabaseError>,
-        round: &mut Round<'_>,
-        xid: &str,
-        (first_seq, last_seq): (i64, i64),
-    ) -> RoundError {
-        if let Err(error) = advanced {
-            return match RoundError::from(error) {
-                error if error.is_in_failed_transaction() => {
-                    RoundError::TransactionFailed { first_seq, last_seq }
-                }
-                error => error,
-            };
-        }
-        match self.ask(store::consumers::refusal(&mut round.tx, xid)).await {
-            Err(error) => error.into(),
-            Ok((true, _)) => RoundError::TransactionEnded { first_seq, last_seq },
-            Ok((false, true)) => RoundError::Appended { first_seq, last_seq },
-            Ok((false, false)) => RoundError::CursorMoved { first_seq, last_seq },
-        }
-    }
-
     async fn commit(&self, tx: PgTransaction<'_>) -> Result<(), RoundError> {
         let committed = async { tx.commit().await.map_err(CommitError::from) };
         match tokio::time::timeout(self.deadline(), committed).await {
@@ -270,9 +287,10 @@ impl Rounds<'_> {
 /// ended the transaction may have begun another.
 fn leaves_connection_usable(error: &RoundError) -> bool {
     match error {
-        RoundError::Panicked { .. } | RoundError::TimedOut { .. } | RoundError::TransactionEnded { .. } => {
-            false
-        }
+        RoundError::Panicked { .. }
+        | RoundError::TimedOut { .. }
+        | RoundError::NestedTransaction { .. }
+        | RoundError::TransactionEnded { .. } => false,
         RoundError::Database(error) => !error.is_connection_failure(),
         RoundError::Commit(error) => error.had_no_effect(),
         RoundError::Handler { .. }

@@ -16,7 +16,7 @@ use super::config::ConsumerConfig;
 use super::definition::Consumer;
 use super::error::{ConsumersError, EnsureError, RegistrationError, RoundError};
 use super::name::ConsumerName;
-use super::round::{Look, RoundResult};
+use super::round::{Known, RoundResult};
 use super::shared::Shared;
 use super::worker::Worker;
 use crate::backoff::Backoff;
@@ -103,7 +103,7 @@ impl Consumers {
         let consumer = self
             .find(name)
             .unwrap_or_else(|| panic!("consumer {name} has to be registered before its rounds"));
-        Box::pin(self.shared.rounds(consumer).run(Look::First)).await
+        Box::pin(self.shared.rounds(consumer).run(Known::Nothing)).await
     }
 
     /// Ensures the cursors and then runs all consumers until `stop` is cancelled. From then on no round begins; those that run
@@ -114,10 +114,13 @@ impl Consumers {
     ///
     /// # Errors
     ///
-    /// [`ConsumersError::Ensure`] before anything runs. [`ConsumersError::Ended`] is a bug: the process should end with it, so
+    /// [`ConsumersError::Ensure`] before anything runs, when waiting does not help; a database that is away is waited for.
+    /// [`ConsumersError::Ended`] is a bug: the process should end with it, so
     /// that nobody believes that the consumer still works. A failing round is not an error here.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ConsumersError> {
-        self.ensure().await?;
+        if !self.ensured(&stop).await? {
+            return Ok(());
+        }
         let wakes: Vec<Arc<Notify>> = self.consumers.iter().map(|_| Arc::default()).collect();
         let mut tasks = JoinSet::new();
         let mut names = HashMap::new();
@@ -146,6 +149,44 @@ impl Consumers {
             }
             never = Box::pin(listener.run(&commits, &self.listening)) => match never {},
             never = wake_all(&commits, &wakes) => match never {},
+            never = Box::pin(self.poll(&wakes)) => match never {},
+        }
+    }
+
+    /// Ensures the cursors, however long the database is away; false when the stop came first.
+    async fn ensured(&self, stop: &CancellationToken) -> Result<bool, EnsureError> {
+        let config = &self.shared.config;
+        let mut backoff = Backoff::new(config.poll_interval, config.failure_backoff_cap);
+        let mut outage_logged = false;
+        loop {
+            match self.ensure().await {
+                Err(error) if error.is_retryable() => {
+                    if !std::mem::replace(&mut outage_logged, true) {
+                        tracing::warn!(error = %error, "event consumers cannot begin, trying again");
+                    }
+                }
+                ensured => return ensured.map(|()| true),
+            }
+            tokio::select! {
+                () = stop.cancelled() => return Ok(false),
+                () = self.shared.clock.sleep(backoff.next(fastrand::f64())) => {}
+            }
+        }
+    }
+
+    /// Wakes those who are behind, every poll interval. NOTIFY only makes it faster.
+    async fn poll(&self, wakes: &[Arc<Notify>]) -> Infallible {
+        let names: Vec<&str> = self.consumers.iter().map(|consumer| consumer.name.as_str()).collect();
+        loop {
+            self.shared.clock.sleep(self.shared.config.poll_interval).await;
+            match self.shared.not_at_head(&names).await {
+                Ok(behind) => {
+                    let behind = names.iter().zip(wakes).filter(|(name, _)| behind.contains(name));
+                    behind.for_each(|(_, wake)| wake.notify_one());
+                }
+                // They find out what is wrong, and say it.
+                Err(_) => wakes.iter().for_each(|wake| wake.notify_one()),
+            }
         }
     }
 

@@ -33,6 +33,21 @@ impl Shared {
         }
     }
 
+    /// The names of those of these consumers that are not at the head, in one look: what polling costs does not depend on how
+    /// many there are.
+    pub(super) async fn not_at_head<'a>(&self, names: &[&'a str]) -> Result<Vec<&'a str>, DatabaseError> {
+        let positions = within(self.config.statement_timeout, async {
+            let mut lease = Lease::acquire(&self.pool).await?;
+            let positions = store::consumers::positions(lease.connection(), names).await?;
+            lease.done();
+            Ok::<_, DatabaseError>(positions)
+        })
+        .await?;
+        // One without a cursor is not at the head either, and finds that out by itself.
+        let at_head = |name: &str| positions.iter().any(|at| at.name == name && at.last_seq == at.head);
+        Ok(names.iter().copied().filter(|name| !at_head(name)).collect())
+    }
+
     /// One statement, so all or none.
     pub(super) async fn ensure(&self, consumers: &[Arc<Consumer>]) -> Result<(), EnsureError> {
         let names: Vec<&str> = consumers.iter().map(|consumer| consumer.name.as_str()).collect();

@@ -1,8 +1,8 @@
 //! The task of one consumer: when its next round is due, and what is said about the last.
 //!
-//! A consumer works when it is woken, and at least every poll interval; after a full round it goes on at once. After a failure
-//! it pauses, longer each time, and a wake-up does not shorten that: what failed a moment ago fails again. Wake-ups that come
-//! while it works are one wake-up.
+//! A consumer works when it is woken, by a commit or because a poll found it behind; after a full round it goes on at once.
+//! After a failure it pauses, longer each time, and a wake-up does not shorten that: what failed a moment ago fails again.
+//! Wake-ups that come while it works are one wake-up.
 //!
 //! A failing database ends nothing here. The same failure is logged once, and its end once.
 
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::definition::Consumer;
 use super::error::RoundError;
-use super::round::{Look, Outcome, RoundResult};
+use super::round::{Known, Outcome, RoundResult};
 use super::shared::Shared;
 use crate::backoff::Backoff;
 use crate::deadline::{Lease, within};
@@ -50,30 +50,30 @@ impl Worker {
         let rounds = self.shared.rounds(&self.consumer);
         let mut backoff = Backoff::new(config.poll_interval, config.failure_backoff_cap);
         let mut said = Said::default();
-        let mut look = Look::First;
+        let mut known = Known::Nothing;
         while !self.stop.is_cancelled() {
-            let result = Box::pin(rounds.run(look)).await;
-            look = Look::First;
-            let failed = result.is_err();
-            let pause = match result {
+            let result = Box::pin(rounds.run(known)).await;
+            known = Known::Nothing;
+            match result {
                 Ok(result) => {
                     self.succeeded(&mut said, result).await;
                     backoff.reset();
-                    if result.full {
-                        look = Look::Not;
+                    if let Some(last_seq) = result.last_seq.filter(|_| result.full) {
+                        known = Known::Position(last_seq);
                         continue;
                     }
-                    config.poll_interval
+                    tokio::select! {
+                        () = self.stop.cancelled() => {}
+                        () = self.wake.notified() => {}
+                    }
                 }
                 Err(error) => {
                     self.failed(&mut said, &error).await;
-                    backoff.next(fastrand::f64())
+                    tokio::select! {
+                        () = self.stop.cancelled() => {}
+                        () = self.shared.clock.sleep(backoff.next(fastrand::f64())) => {}
+                    }
                 }
-            };
-            tokio::select! {
-                () = self.stop.cancelled() => break,
-                () = self.wake.notified(), if !failed => {}
-                () = self.shared.clock.sleep(pause) => {}
             }
         }
     }

@@ -46,79 +46,87 @@ pub(crate) async fn ensure(
     .map(drop)
 }
 
-/// Where a consumer stands and where the log ends, without any lock.
-pub(crate) async fn position(
-    connection: &mut PgConnection,
-    name: &str,
-) -> Result<Option<(i64, i64)>, sqlx::Error> {
-    sqlx::query_as(
-        "SELECT c.last_seq, seqline.head() FROM seqline.event_consumer_cursors c WHERE c.name = $1",
-    )
-    .bind(name)
-    .fetch_optional(connection)
-    .await
+/// Where a consumer stands and where the log ends.
+pub(crate) struct Position {
+    pub(crate) name: String,
+    pub(crate) last_seq: i64,
+    pub(crate) head: i64,
 }
 
-/// A cursor that this transaction holds.
+/// The positions of consumers, without any lock. Those without a cursor are left out.
+pub(crate) async fn positions(
+    connection: &mut PgConnection,
+    names: &[&str],
+) -> Result<Vec<Position>, sqlx::Error> {
+    let rows = sqlx::query("SELECT name, last_seq, head FROM seqline.consumer_positions($1)")
+        .bind(names)
+        .fetch_all(connection)
+        .await?;
+    rows.iter()
+        .map(|row| Ok(Position { name: row.try_get(0)?, last_seq: row.try_get(1)?, head: row.try_get(2)? }))
+        .collect()
+}
+
+/// A cursor that a transaction wanted to have.
+pub(crate) enum Lock {
+    Held(HeldCursor),
+    /// Another transaction has it.
+    Locked,
+    Missing,
+}
+
+/// A cursor that this transaction has.
 pub(crate) struct HeldCursor {
     pub(crate) last_seq: i64,
-    /// The transaction that holds it, as PostgreSQL names it.
-    pub(crate) xid: String,
+    /// The transaction, as PostgreSQL names it.
+    xid: String,
 }
 
-/// Locks the cursor. `None` when another transaction holds it, and when there is none.
-pub(crate) async fn lock(
-    connection: &mut PgConnection,
-    name: &str,
-) -> Result<Option<HeldCursor>, sqlx::Error> {
-    // Locking gives the transaction its id, but perhaps after the list of columns was evaluated: so it is asked for.
-    let row = sqlx::query(
-        "SELECT c.last_seq, pg_current_xact_id()::text FROM seqline.event_consumer_cursors c WHERE c.name = $1
-         FOR UPDATE SKIP LOCKED",
-    )
-    .bind(name)
-    .fetch_optional(connection)
-    .await?;
-    row.map(|row| Ok(HeldCursor { last_seq: row.try_get(0)?, xid: row.try_get(1)? })).transpose()
-}
-
-pub(crate) async fn exists(connection: &mut PgConnection, name: &str) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar("SELECT EXISTS (SELECT FROM seqline.event_consumer_cursors c WHERE c.name = $1)")
+/// Locks the cursor without waiting. `known` is where it stood a moment ago.
+pub(crate) async fn lock(connection: &mut PgConnection, name: &str, known: i64) -> Result<Lock, sqlx::Error> {
+    let row = sqlx::query("SELECT state, last_seq, xid FROM seqline.lock_consumer($1, $2)")
         .bind(name)
+        .bind(known)
         .fetch_one(connection)
-        .await
+        .await?;
+    Ok(match row.try_get(0)? {
+        "held" => Lock::Held(HeldCursor { last_seq: row.try_get(1)?, xid: row.try_get(2)? }),
+        "locked" => Lock::Locked,
+        _ => Lock::Missing,
+    })
 }
 
-/// Moves the cursor if everything is as it was when it was locked: the same transaction, the same number, and nothing
-/// appended unless that is allowed. Returns whether it did.
+/// What came of moving a cursor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Advance {
+    Advanced,
+    TransactionEnded,
+    Appended,
+    CursorMoved,
+}
+
+/// Moves the cursor if everything is as it was when it was locked.
 pub(crate) async fn advance(
     connection: &mut PgConnection,
     name: &str,
     held: &HeldCursor,
     new_last_seq: i64,
     may_append: bool,
-) -> Result<bool, sqlx::Error> {
-    let done = sqlx::query(
-        "UPDATE seqline.event_consumer_cursors c SET last_seq = $3, updated_at = now()
-         WHERE c.name = $1 AND c.last_seq = $2 AND pg_current_xact_id() = $4::xid8
-           AND ($5 OR NOT seqline.has_appended())",
-    )
-    .bind(name)
-    .bind(held.last_seq)
-    .bind(new_last_seq)
-    .bind(&held.xid)
-    .bind(may_append)
-    .execute(connection)
-    .await?;
-    Ok(done.rows_affected() == 1)
-}
-
-/// Why [`advance`] did not: whether this is another transaction, and whether it has appended.
-pub(crate) async fn refusal(connection: &mut PgConnection, xid: &str) -> Result<(bool, bool), sqlx::Error> {
-    sqlx::query_as("SELECT pg_current_xact_id() <> $1::xid8, seqline.has_appended()")
-        .bind(xid)
+) -> Result<Advance, sqlx::Error> {
+    let row = sqlx::query("SELECT seqline.advance_consumer($1, $2, $3, $4, $5)")
+        .bind(name)
+        .bind(held.last_seq)
+        .bind(new_last_seq)
+        .bind(&held.xid)
+        .bind(may_append)
         .fetch_one(connection)
-        .await
+        .await?;
+    Ok(match row.try_get(0)? {
+        "advanced" => Advance::Advanced,
+        "transaction_ended" => Advance::TransactionEnded,
+        "appended" => Advance::Appended,
+        _ => Advance::CursorMoved,
+    })
 }
 
 pub(crate) async fn record_loss(
@@ -187,13 +195,17 @@ pub(crate) struct FailureRow {
 /// All consumers and the head, in one look.
 pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<ConsumerRow>, sqlx::Error> {
     let rows = sqlx::query(
-        "SELECT c.name, c.kind, c.last_seq, c.updated_at, (SELECT seqline.head()),
+        "SELECT e.name, e.kind, c.last_seq, c.updated_at, (SELECT seqline.head()),
                 (SELECT coalesce(sum(l.lost_to - l.lost_from + 1), 0)::bigint FROM seqline.lost_ranges l
-                 WHERE l.consumer = c.name),
+                 WHERE l.consumer = e.name),
                 f.error_type, f.seq, f.failed_at, f.recovered_at
-         FROM seqline.event_consumer_cursors c
-         LEFT JOIN seqline.event_consumer_failures f ON f.name = c.name
-         ORDER BY c.name",
+         FROM seqline.event_consumers e
+         CROSS JOIN LATERAL (
+             SELECT k.last_seq, k.updated_at FROM seqline.event_consumer_cursors k
+             WHERE k.name = e.name ORDER BY k.last_seq DESC LIMIT 1
+         ) c
+         LEFT JOIN seqline.event_consumer_failures f ON f.name = e.name
+         ORDER BY e.name",
     )
     .fetch_all(connection)
     .await?;

@@ -133,7 +133,7 @@ async fn a_failure_without_an_event_is_over_when_another_process_has_moved_the_c
     sqlx::raw_sql(sql).execute(&db.app()).await.unwrap();
     // It has looked, found nothing wrong, and waits.
     let healthy = Deaf::start(&db, config(), [probe(plain())]).await;
-    all_pause(&healthy.hand, 1).await;
+    has_nothing_to_do(&db).await;
     let refused = acting(|_, round| {
         Box::pin(async {
             sqlx::query("INSERT INTO positive VALUES (1), (1)").execute(round.connection()).await?;

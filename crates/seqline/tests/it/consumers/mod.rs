@@ -340,13 +340,14 @@ fn twice(seqs: impl IntoIterator<Item = i64>) -> Vec<i64> {
 
 /// -1 while there is none.
 async fn cursor(db: &TestDb, consumer: &str) -> i64 {
-    let last_seq: Option<i64> =
+    let cursors: Vec<i64> =
         sqlx::query_scalar("SELECT last_seq FROM seqline.event_consumer_cursors WHERE name = $1")
             .bind(consumer)
-            .fetch_optional(&db.admin())
+            .fetch_all(&db.admin())
             .await
             .expect("the cursor can be read");
-    last_seq.unwrap_or(-1)
+    assert!(cursors.len() <= 1, "a consumer has one cursor: {cursors:?}");
+    cursors.first().copied().unwrap_or(-1)
 }
 
 /// What only an operator may: sets the cursor of the probe.
@@ -477,9 +478,24 @@ impl<'a> Witness<'a> {
     }
 }
 
-/// A pending wait of each worker and of the listener, and the two clocks that they hold.
-async fn all_pause(hand: &ClockHand, workers: usize) {
-    eventually(DEADLINE, "every worker pauses", async || hand.receivers() == workers + 3).await;
+/// A pending wait of the poll, of the listener and of each worker that failed, and the two clocks that they hold.
+async fn all_pause(hand: &ClockHand, failing: usize) {
+    eventually(DEADLINE, "every worker pauses", async || hand.receivers() == failing + 4).await;
+}
+
+/// A worker has had its first round and found nothing to do: what it says or does last then.
+async fn has_nothing_to_do(db: &TestDb) {
+    eventually(DEADLINE, "the first round", async || {
+        sqlx::query_scalar(
+            "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = $1
+                 AND state = 'idle' AND (query LIKE 'UPDATE seqline.event_consumer_failures%' OR query = 'ROLLBACK'))",
+        )
+        .bind(Role::App.login())
+        .fetch_one(&db.admin())
+        .await
+        .expect("activity can be read")
+    })
+    .await;
 }
 
 /// Every event of the log of the program on this thread, for as long as it is held.

@@ -14,7 +14,7 @@ fn of(db: &TestDb, list: impl IntoIterator<Item = Consumer>) -> Consumers {
 
 /// Name, kind and position of all cursors.
 async fn cursors(db: &TestDb) -> Vec<(String, String, i64)> {
-    sqlx::query_as("SELECT name, kind, last_seq FROM seqline.event_consumer_cursors ORDER BY name")
+    sqlx::query_as("SELECT name, kind, last_seq FROM seqline.event_consumers JOIN seqline.event_consumer_cursors USING (name) ORDER BY name")
         .fetch_all(&db.admin())
         .await
         .unwrap()

@@ -7,7 +7,8 @@ async fn a_round_handles_events_in_order_and_moves_the_cursor() {
     let bench = Bench::new(config(), plain()).await;
     append(&bench.db.producer(), 1..=5).await;
     let result = bench.round().await.unwrap();
-    let expected = RoundResult { outcome: Outcome::Processed, processed: 5, full: false, lost: None };
+    let expected =
+        RoundResult { outcome: Outcome::Processed, processed: 5, full: false, lost: None, last_seq: Some(5) };
     assert_eq!(result, expected);
     let order: Vec<i64> =
         sqlx::query_scalar("SELECT seq FROM effects ORDER BY id").fetch_all(&bench.db.admin()).await.unwrap();
@@ -90,7 +91,7 @@ async fn a_round_that_finds_nothing_writes_nothing() {
 async fn a_round_that_finds_the_consumer_locked_goes_away_at_once_and_does_nothing() {
     let bench = Bench::new(config(), plain()).await;
     append(&bench.db.producer(), 1..=3).await;
-    let mut other = seqline::begin(&bench.db.app()).await.unwrap();
+    let mut other = seqline::begin(&bench.db.admin()).await.unwrap();
     sqlx::query("SELECT FROM seqline.event_consumer_cursors WHERE name = 'probe' FOR UPDATE")
         .execute(&mut *other)
         .await
@@ -98,7 +99,8 @@ async fn a_round_that_finds_the_consumer_locked_goes_away_at_once_and_does_nothi
     let started = Clock::system().now();
     let result = bench.round().await.unwrap();
     assert!(Clock::system().now() - started < DEADLINE / 4, "the lock timeout is {DEADLINE:?}");
-    let locked = RoundResult { outcome: Outcome::Locked, processed: 0, full: false, lost: None };
+    let locked =
+        RoundResult { outcome: Outcome::Locked, processed: 0, full: false, lost: None, last_seq: None };
     assert_eq!(result, locked);
     bench.assert_untouched().await;
     other.rollback().await.unwrap();
@@ -115,7 +117,7 @@ async fn a_round_releases_the_consumer_however_it_ends() {
         let free: Option<i64> = sqlx::query_scalar(
             "SELECT last_seq FROM seqline.event_consumer_cursors WHERE name = 'probe' FOR UPDATE SKIP LOCKED",
         )
-        .fetch_optional(&bench.db.app())
+        .fetch_optional(&bench.db.admin())
         .await
         .unwrap();
         free.is_some()

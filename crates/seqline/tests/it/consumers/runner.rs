@@ -22,7 +22,7 @@ async fn a_backlog_that_ends_with_a_full_round_is_drained_and_more_comes_with_th
     let config = ConsumerConfig { batch_size: 2, ..config() };
     let deaf = Deaf::start(&db, config, [probe(plain())]).await;
     reaches(&db, PROBE, 4).await;
-    all_pause(&deaf.hand, 1).await;
+    all_pause(&deaf.hand, 0).await;
     append(&db.producer(), [5]).await;
     deaf.hand.advance(POLL);
     reaches(&db, PROBE, 5).await;
@@ -36,7 +36,7 @@ async fn a_worker_waits_after_a_short_round() {
     let deaf = Deaf::start(&db, config(), [probe(plain())]).await;
     reaches(&db, PROBE, 1).await;
     let witness = Witness::of(&db).await;
-    all_pause(&deaf.hand, 1).await;
+    all_pause(&deaf.hand, 0).await;
     witness.sees_an_event().await;
     deaf.hand.advance(POLL - Duration::from_millis(1));
     witness.sees_an_event().await;
@@ -49,7 +49,7 @@ async fn a_worker_waits_after_a_short_round() {
 async fn a_worker_waits_after_a_look_that_found_nothing() {
     let db = database().await;
     let deaf = Deaf::start(&db, config(), [probe(plain())]).await;
-    all_pause(&deaf.hand, 1).await;
+    has_nothing_to_do(&db).await;
     let witness = Witness::of(&db).await;
     witness.sees_an_event().await;
     assert_eq!(cursor(&db, PROBE).await, 0);
@@ -66,13 +66,13 @@ async fn a_worker_waits_after_it_found_the_consumer_locked() {
         .ensure()
         .await
         .unwrap();
-    let mut other = seqline::begin(&db.app()).await.unwrap();
+    let mut other = seqline::begin(&db.admin()).await.unwrap();
     sqlx::query("SELECT FROM seqline.event_consumer_cursors WHERE name = 'probe' FOR UPDATE")
         .execute(&mut *other)
         .await
         .unwrap();
     let deaf = Deaf::start(&db, config(), [probe(plain())]).await;
-    all_pause(&deaf.hand, 1).await;
+    has_nothing_to_do(&db).await;
     other.rollback().await.unwrap();
     let witness = Witness::of(&db).await;
     witness.sees_an_event().await;
@@ -135,7 +135,7 @@ async fn after_a_success_pauses_begin_anew() {
             Box::pin(async move { if fails { Err("once".into()) } else { Ok(()) } })
         });
         let deaf = Deaf::start(&db, ConsumerConfig { batch_size, ..config() }, [probe(handler)]).await;
-        all_pause(&deaf.hand, 1).await;
+        has_nothing_to_do(&db).await;
         let failures: usize = 5;
         append(&db.producer(), 1..=5).await;
         deaf.hand.advance(POLL);

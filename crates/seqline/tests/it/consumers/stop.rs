@@ -14,10 +14,8 @@ async fn at_the_gate(db: &TestDb, gate: &Gate, config: ConsumerConfig) -> (Runni
 #[tokio::test]
 async fn a_stop_ends_consumers_that_wait() {
     let db = database().await;
-    let (clock, hand) = manual();
-    let mut running = Running::on(&db, config(), clock, [probe(plain())]);
+    let mut running = Running::on(&db, config(), manual().0, [probe(plain())]);
     running.listens(true).await;
-    all_pause(&hand, 1).await;
     running.stops().await;
 }
 

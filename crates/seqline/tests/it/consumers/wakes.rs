@@ -217,3 +217,43 @@ async fn terminating_the_waking_backend_while_writers_run_loses_nothing() {
     assert_eq!(effects(&db).await, twice(1..=head));
     running.stops().await;
 }
+
+/// How often was asked over a proxy, once that has come to rest: twice the same with other work in between.
+async fn settled(proxy: &FaultProxy, db: &TestDb) -> u64 {
+    let mut last = proxy.requests();
+    loop {
+        for _ in 0..20 {
+            cursor(db, PROBE).await;
+        }
+        let now = proxy.requests();
+        if now == last {
+            return now;
+        }
+        last = now;
+    }
+}
+
+#[tokio::test]
+async fn polling_costs_one_look_however_many_consumers_there_are() {
+    let db = database().await;
+    let (counting, refusing) = (proxy_for(&db).await, proxy_for(&db).await);
+    refusing.refuse();
+    let pool = PgPoolOptions::new().max_connections(5).connect_lazy_with(through(&counting, &db, Role::App));
+    let (clock, hand) = manual();
+    let many = (0..20).map(|n| Consumer::new(name(&format!("idle_{n}")), plain()));
+    let listen = through(&refusing, &db, Role::App);
+    let running = Running::start(consumers(pool, listen, config(), clock, many));
+    eventually(DEADLINE, "the cursors", async || cursor(&db, "idle_19").await == 0).await;
+    all_pause(&hand, 0).await;
+    let mut asked = settled(&counting, &db).await;
+    for _ in 0..5 {
+        hand.advance(POLL);
+        all_pause(&hand, 0).await;
+        eventually(DEADLINE, "the look", async || counting.requests() > asked).await;
+        let now = settled(&counting, &db).await;
+        // One statement, and the pool asks before and after it whether the connection is alive.
+        assert!(now - asked <= 3, "{} requests for a poll", now - asked);
+        asked = now;
+    }
+    running.stops().await;
+}

@@ -99,7 +99,7 @@ async fn a_worker_takes_over_when_the_one_that_worked_is_gone() {
     let first = Running::on(&db, config(), manual().0, [probe(gate.handler())]);
     gate.is_reached(1).await;
     let deaf = Deaf::start(&db, config(), [probe(plain())]).await;
-    all_pause(&deaf.hand, 1).await;
+    has_nothing_to_do(&db).await;
     first.task.abort();
     eventually(DEADLINE, "the first is gone", async || open_transactions(&db).await == 0).await;
     deaf.advances_until(&db, PROBE, 3).await;

@@ -13,7 +13,7 @@ async fn a_consumer_may_register_and_poll_and_nothing_else() {
     let mut session = session(&db).await;
     for sql in [
         "SELECT * FROM seqline.event_consumer_cursors",
-        "INSERT INTO seqline.event_consumer_cursors (name, kind) VALUES ('mine', 'poll')",
+        "INSERT INTO seqline.event_consumer_cursors (name) VALUES ('mine')",
         "UPDATE seqline.event_consumer_cursors SET last_seq = 0",
         "DELETE FROM seqline.event_consumer_cursors",
         "SELECT FROM seqline.event_consumer_cursors FOR UPDATE",
@@ -76,8 +76,9 @@ async fn an_object_of_the_callers_own_cannot_stand_in_for_one_that_polling_uses(
     run(
         &mut session,
         "CREATE TEMPORARY TABLE settings (poll_max_events int); INSERT INTO pg_temp.settings VALUES (1);
-         CREATE TEMPORARY TABLE event_consumer_cursors (name text, kind text, last_seq bigint, updated_at timestamptz);
-         INSERT INTO pg_temp.event_consumer_cursors VALUES ('totals', 'poll', 100, now());
+         CREATE TEMPORARY TABLE event_consumers (name text, kind text); INSERT INTO pg_temp.event_consumers VALUES ('totals', 'poll');
+         CREATE TEMPORARY TABLE event_consumer_cursors (name text, last_seq bigint, updated_at timestamptz);
+         INSERT INTO pg_temp.event_consumer_cursors VALUES ('totals', 100, now());
          CREATE TEMPORARY TABLE event_log (seq bigint); CREATE TEMPORARY TABLE lost_ranges (consumer text);
          CREATE FUNCTION pg_temp.head() RETURNS bigint LANGUAGE sql AS 'SELECT 1000::bigint';
          CREATE FUNCTION public.format(text, bigint, bigint) RETURNS text LANGUAGE sql AS 'SELECT ''SELECT 1/0''::text';
