@@ -18,9 +18,12 @@ fn gap(expected: i64, found: i64) -> Result<RoundPlan, PlanError> {
     Err(PlanError::Gap(GapError { expected, found }))
 }
 
+/// What it is, the cursor, the numbers read, the lowest one retained, and the plan.
+type Case = (&'static str, i64, &'static [i64], Option<i64>, Result<RoundPlan, PlanError>);
+
 #[test]
 fn a_round_goes_on_where_the_cursor_stands_or_where_retention_has_left_something() {
-    let cases: &[(&str, i64, &[i64], Option<i64>, Result<RoundPlan, PlanError>)] = &[
+    let cases: &[Case] = &[
         ("contiguous", 3, &[4, 5, 6], None, to(6)),
         ("the first of a log", 0, &[1, 2], None, to(2)),
         ("a single one", 3, &[4], None, to(4)),

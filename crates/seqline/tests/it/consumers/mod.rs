@@ -274,7 +274,9 @@ impl Bench {
     }
 
     async fn round(&self) -> Result<RoundResult, RoundError> {
-        self.consumers.round(&name(PROBE)).await
+        tokio::time::timeout(2 * DEADLINE, self.consumers.round(&name(PROBE)))
+            .await
+            .expect("it comes to an end")
     }
 
     /// A round that handles this many events.

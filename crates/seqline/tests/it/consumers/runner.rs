@@ -105,19 +105,25 @@ async fn a_worker_waits_after_a_failed_round_and_wakes_do_not_hasten_it() {
 
 #[tokio::test]
 async fn pauses_after_failures_become_longer_up_to_a_bound() {
-    const STEP: Duration = Duration::from_millis(10);
+    const MS: Duration = Duration::from_millis(1);
     let db = database().await;
+    let witness = Witness::of(&db).await;
     append(&db.producer(), [1]).await;
     let switch = Switch::on();
-    let config = ConsumerConfig { poll_interval: STEP, failure_backoff_cap: 8 * STEP, ..quick() };
-    let started = Clock::system().now();
-    let running = Running::on(&db, config, Clock::system(), [probe(switch.failing_at(1))]);
-    eventually(DEADLINE, "eight attempts", async || switch.times() >= 8).await;
-    // At least half of 1, 2, 4, and four times 8 steps.
-    assert!(Clock::system().now() - started >= 19 * STEP, "{:?}", Clock::system().now() - started);
-    switch.off();
-    reaches(&db, PROBE, 1).await;
-    running.stops().await;
+    let config = ConsumerConfig { failure_backoff_cap: 4 * POLL, ..config() };
+    let deaf = Deaf::start(&db, config, [probe(switch.failing_at(1))]).await;
+    for (failures, step) in [POLL, 2 * POLL, 4 * POLL, 4 * POLL].into_iter().enumerate() {
+        eventually(DEADLINE, "the next attempt", async || switch.times() == failures + 1).await;
+        eventually(DEADLINE, "the end of its round", async || open_transactions(&db).await == 0).await;
+        all_pause(&deaf.hand, 1).await;
+        // A pause lasts between half and all of its step.
+        deaf.hand.advance(step / 2 - MS);
+        witness.sees_an_event().await;
+        assert_eq!(switch.times(), failures + 1, "attempts after {failures} pauses, before half of {step:?}");
+        deaf.hand.advance(step / 2 + MS);
+    }
+    eventually(DEADLINE, "the last attempt", async || switch.times() == 5).await;
+    deaf.running.stops().await;
 }
 
 #[tokio::test]

@@ -80,7 +80,7 @@ async fn running(config: ConsumerConfig, sql: &'static str) -> (Bench, Switch) {
 
 #[tokio::test]
 async fn a_statement_that_hangs_fails_the_round_and_nothing_is_left() {
-    let config = ConsumerConfig { statement_timeout: SHORT, ..config() };
+    let config = ConsumerConfig { statement_timeout: 2 * SHORT, ..config() };
     let (bench, switch) = running(config, "SELECT pg_sleep(60)").await;
     let error = bench.round().await.unwrap_err();
     assert_eq!((error.error_type(), error.seq()), ("handler", Some(1)));
