@@ -166,7 +166,8 @@ async fn a_run_that_fails_is_repeated_when_its_time_is_over_and_ends_nothing() {
 #[tokio::test]
 async fn an_outage_of_the_database_ends_nothing_and_is_logged_once() {
     let (captured, _guard) = Captured::start();
-    let mut server = TestServer::fast().await;
+    // Without durability a crash would take back what the last run has noted.
+    let mut server = TestServer::durable().await;
     let db = TestDb::on(&server).await;
     let pool = PgPoolOptions::new().max_connections(2).acquire_timeout(6 * SHORT);
     let scheduled = Scheduled::on(pool.connect_lazy_with(db.options(Role::App)));
