@@ -16,6 +16,7 @@
 //! code; anything else is a bug.
 
 pub mod cli;
+pub mod config;
 pub mod failure;
 
 mod commands;

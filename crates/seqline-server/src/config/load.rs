@@ -1,0 +1,208 @@
+//! Defaults, then a file, then the environment. Nothing is read here: the caller brings text and variables.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+
+use toml::Spanned;
+use toml::de::{DeInteger, DeTable, DeValue};
+
+use super::Config;
+use super::checks::CHECKS;
+use super::problem::{Place, Problem, Problems};
+use super::schema::{KEYS, Key};
+use super::values::Given;
+
+/// A file that was read.
+#[derive(Debug, Clone)]
+pub struct ConfigFile {
+    /// What to call it.
+    pub name: String,
+    /// What is in it.
+    pub bytes: Vec<u8>,
+}
+
+/// The configuration, whole and within its bounds.
+///
+/// # Errors
+///
+/// [`Problems`]: all of them.
+pub fn load(
+    file: Option<&ConfigFile>,
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> Result<Config, Problems> {
+    let mut loading = Loading { config: Config::default(), problems: Vec::new(), whole: true };
+    if let Some(file) = file {
+        loading.file(file);
+    }
+    for (name, value) in variables {
+        loading.variable(&name, &value);
+    }
+    loading.check();
+    match loading.problems {
+        problems if problems.is_empty() => Ok(loading.config),
+        problems => Err(Problems(problems)),
+    }
+}
+
+struct Loading {
+    config: Config,
+    problems: Vec<Problem>,
+    /// Whether the file could be read as a whole, so that it is known what it sets.
+    whole: bool,
+}
+
+impl Loading {
+    fn file(&mut self, file: &ConfigFile) {
+        let text = match std::str::from_utf8(&file.bytes) {
+            Ok(text) => text,
+            Err(error) => return self.not_toml(file, error.valid_up_to()),
+        };
+        let (table, errors) = DeTable::parse_recoverable(text);
+        for error in &errors {
+            self.not_toml(file, error.span().map_or(0, |span| span.start));
+        }
+        // What a parser makes of a text with errors may be anything.
+        if errors.is_empty() {
+            for (name, value) in table.get_ref() {
+                self.section(file, name, value);
+            }
+        }
+        self.problems.sort_by_key(Problem::line);
+    }
+
+    fn not_toml(&mut self, file: &ConfigFile, offset: usize) {
+        self.whole = false;
+        let problem = Problem::Syntax { place: file.place(offset) };
+        if !self.problems.contains(&problem) {
+            self.problems.push(problem);
+        }
+    }
+
+    fn section(&mut self, file: &ConfigFile, name: &Spanned<impl AsRef<str>>, value: &Spanned<DeValue<'_>>) {
+        let place = file.place(name.span().start);
+        let Some(section) = sections().into_iter().find(|section| *section == name.get_ref().as_ref()) else {
+            let name = name.get_ref().as_ref();
+            let meant = closest(name, sections());
+            return self.problems.push(Problem::UnknownSection { name: plain(name), place, meant });
+        };
+        let DeValue::Table(table) = value.get_ref() else {
+            return self.problems.push(Problem::NoTable { section, place });
+        };
+        for (name, value) in table {
+            self.key(file, section, name, value);
+        }
+    }
+
+    fn key(
+        &mut self,
+        file: &ConfigFile,
+        section: &str,
+        name: &Spanned<impl AsRef<str>>,
+        value: &Spanned<DeValue<'_>>,
+    ) {
+        let place = file.place(name.span().start);
+        let full = format!("{section}.{}", name.get_ref().as_ref());
+        let Some(key) = Key::find(&full) else {
+            let meant = meant(&full).map(|key| key.name.to_owned());
+            let name = plain(name.get_ref().as_ref()).map(|_| full);
+            return self.problems.push(Problem::UnknownKey { name, place, meant });
+        };
+        let given = match value.get_ref() {
+            DeValue::String(text) => Given::Text(text),
+            DeValue::Integer(number) => whole_number(number),
+            _ => Given::Other,
+        };
+        if !key.set(&mut self.config, given) {
+            self.refuse(key, place);
+        }
+    }
+
+    /// A variable that is empty counts as not set.
+    fn variable(&mut self, name: &OsStr, value: &OsStr) {
+        let Some(name) = name.to_str().filter(|name| is_ours(name)) else { return };
+        let safe = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
+        let place = Place::Variable(if safe { name } else { "a variable SEQLINE_X__Y" }.to_owned());
+        let Some(key) = KEYS.iter().find(|key| key.variable() == name) else {
+            let full = name.trim_start_matches("SEQLINE_").to_lowercase().replacen("__", ".", 1);
+            let meant = meant(&full).map(Key::variable);
+            return self.problems.push(Problem::UnknownKey { name: None, place, meant });
+        };
+        if value.is_empty() {
+            return;
+        }
+        if !value.to_str().is_some_and(|text| key.set_text(&mut self.config, text)) {
+            self.refuse(key, place);
+        }
+    }
+
+    fn refuse(&mut self, key: &Key, place: Place) {
+        self.problems.push(Problem::Value { key: key.name, place, expected: key.expected() });
+    }
+
+    /// Of what is known only.
+    fn check(&mut self) {
+        if !self.whole {
+            return;
+        }
+        let refused: Vec<&str> = self
+            .problems
+            .iter()
+            .filter_map(|problem| match problem {
+                Problem::Value { key, .. } => Some(*key),
+                _ => None,
+            })
+            .collect();
+        for check in CHECKS {
+            let known = !check.keys.iter().any(|key| refused.contains(key));
+            if known && !(check.holds)(&self.config) {
+                let (name, keys, rule) = (check.name, check.keys, check.rule);
+                self.problems.push(Problem::Check { name, keys, rule });
+            }
+        }
+    }
+}
+
+impl ConfigFile {
+    fn place(&self, offset: usize) -> Place {
+        let before = &self.bytes[..offset.min(self.bytes.len())];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        Place::Line { file: self.name.clone(), line }
+    }
+}
+
+fn sections() -> BTreeSet<&'static str> {
+    KEYS.iter().filter_map(|key| Some(key.name.split_once('.')?.0)).collect()
+}
+
+/// A variable that means a key, or looks like one with a single underscore.
+fn is_ours(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix("SEQLINE_") else { return false };
+    rest.contains("__") || KEYS.iter().any(|key| key.variable().replace("__", "_") == name)
+}
+
+fn whole_number(number: &DeInteger<'_>) -> Given<'static> {
+    i64::from_str_radix(number.as_str(), number.radix()).map_or(Given::Other, Given::Integer)
+}
+
+/// A name that is safe to repeat. Anything else may be a secret in a wrong place.
+fn plain(name: &str) -> Option<String> {
+    let safe = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    (name.len() <= 64 && name.chars().all(safe)).then(|| name.to_owned())
+}
+
+/// The key that `full` is nearly, or the one with this name in another section.
+fn meant(full: &str) -> Option<&'static Key> {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
+    let same = KEYS.iter().find(|key| last(key.name) == last(full));
+    same.or_else(|| Key::find(closest(full, KEYS.iter().map(|key| key.name))?))
+}
+
+/// The one that takes a few changes of letters at most.
+fn closest(name: &str, known: impl IntoIterator<Item = &'static str>) -> Option<&'static str> {
+    known
+        .into_iter()
+        .map(|known| (strsim::osa_distance(name, known), known))
+        .min()
+        .filter(|(distance, known)| *distance <= 1 + known.len() / 6)
+        .map(|(_, known)| known)
+}

@@ -1,0 +1,130 @@
+//! What can be set, from where, and what is wrong with it.
+//!
+//! Whoever starts the program learns everything that is wrong at once, each with the key and its place, and never sees a
+//! value again: what was typed into the wrong line may be a password. What passes is whole and within its bounds; nobody
+//! checks it again.
+//!
+//! Defaults come first, then a file, then the environment. URLs are no keys, because they hold passwords and files are
+//! shared. A limit, window or threshold that can be set is a key of [`schema`](self::schema::KEYS), and nowhere else.
+
+pub mod schema;
+
+mod checks;
+mod load;
+mod problem;
+mod values;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use seqline::consumer::ConsumerConfig;
+use seqline::maintenance::MaintenanceConfig;
+
+pub use self::load::{ConfigFile, load};
+pub use self::problem::{Problem, Problems};
+
+/// Everything that can be set. The names of the fields are those of the keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Config {
+    pub database: Database,
+    pub sync: Sync,
+    pub consumer: Consumer,
+    pub shutdown: Shutdown,
+}
+
+/// How the database is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Database {
+    pub max_connections: u32,
+    pub lock_timeout: Duration,
+    pub statement_timeout: Duration,
+    pub idle_in_tx_timeout: Duration,
+    pub listen_reconnect_backoff_cap: Duration,
+    pub listen_heartbeat_interval: Duration,
+    pub listen_heartbeat_timeout: Duration,
+}
+
+/// The log and its partitions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Sync {
+    pub event_retention: Duration,
+    pub event_log_partition_max_age: Duration,
+    pub partition_maintenance_interval: Duration,
+    pub detach_lock_timeout: Duration,
+    pub detach_lock_timeout_max: Duration,
+    pub detach_attempts: u32,
+    pub detach_retry_pause: Duration,
+}
+
+/// Consumers in this process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Consumer {
+    pub batch_size: u32,
+    pub poll_interval: Duration,
+    pub event_timeout: Duration,
+    pub failure_backoff_cap: Duration,
+    pub pending_alert_after: Duration,
+}
+
+/// The end of the process.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Shutdown {
+    pub total_timeout: Duration,
+}
+
+impl Default for Config {
+    /// What the schema says.
+    fn default() -> Self {
+        let mut config = Self {
+            database: Database::default(),
+            sync: Sync::default(),
+            consumer: Consumer::default(),
+            shutdown: Shutdown::default(),
+        };
+        for key in schema::KEYS {
+            key.reset(&mut config);
+        }
+        config
+    }
+}
+
+impl Config {
+    /// The configuration of maintenance.
+    #[must_use]
+    pub fn maintenance(&self) -> MaintenanceConfig {
+        MaintenanceConfig {
+            retention: self.sync.event_retention,
+            partition_max_age: self.sync.event_log_partition_max_age,
+            detach_lock_timeout: self.sync.detach_lock_timeout,
+            detach_lock_timeout_max: self.sync.detach_lock_timeout_max,
+            detach_attempts: self.sync.detach_attempts,
+            detach_retry_pause: self.sync.detach_retry_pause,
+            statement_timeout: self.database.statement_timeout,
+        }
+    }
+
+    /// The configuration of consumers. Their end is part of the end of the process and has no bound of its own.
+    #[must_use]
+    pub fn consumers(&self) -> ConsumerConfig {
+        ConsumerConfig {
+            batch_size: self.consumer.batch_size,
+            poll_interval: self.consumer.poll_interval,
+            event_timeout: self.consumer.event_timeout,
+            failure_backoff_cap: self.consumer.failure_backoff_cap,
+            stop_timeout: self.shutdown.total_timeout,
+            statement_timeout: self.database.statement_timeout,
+            lock_timeout: self.database.lock_timeout,
+            idle_in_tx_timeout: self.database.idle_in_tx_timeout,
+            listen_reconnect_backoff_cap: self.database.listen_reconnect_backoff_cap,
+            listen_heartbeat_interval: self.database.listen_heartbeat_interval,
+            listen_heartbeat_timeout: self.database.listen_heartbeat_timeout,
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! Every key: its name, default, bounds and reason, and the field that it sets.
+//!
+//! The page of the guide and the defaults of the library are compared with this table by tests.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use super::Config;
+use super::values::{self, Given};
+
+/// A setting.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// `section.key`
+    pub name: &'static str,
+    /// What it does and why it is there, in a sentence.
+    pub doc: &'static str,
+    kind: Kind,
+}
+
+/// What a value has to be, and where it goes.
+#[derive(Debug, Clone)]
+enum Kind {
+    Duration { default: Duration, range: RangeInclusive<Duration>, field: fn(&mut Config) -> &mut Duration },
+    Integer { default: u32, range: RangeInclusive<u32>, field: fn(&mut Config) -> &mut u32 },
+}
+
+/// All keys, in the order of the guide.
+pub const KEYS: &[Key] = &[
+    integer(
+        "database.max_connections",
+        10,
+        2..=1000,
+        |config| &mut config.database.max_connections,
+        "How many connections the process may have in its pool; the one that listens comes on top. More consumers need more, the server has a bound of its own.",
+    ),
+    duration(
+        "database.lock_timeout",
+        secs(5),
+        ms(1)..=hours(1),
+        |config| &mut config.database.lock_timeout,
+        "How long a statement of a consumer waits for a lock, so that somebody who holds one for long delays a round and does not stop it.",
+    ),
+    duration(
+        "database.statement_timeout",
+        secs(30),
+        ms(1)..=hours(1),
+        |config| &mut config.database.statement_timeout,
+        "How long a statement may take before its connection is given up; a server that vanished without a word is noticed by this.",
+    ),
+    duration(
+        "database.idle_in_tx_timeout",
+        secs(60),
+        ms(1)..=days(1),
+        |config| &mut config.database.idle_in_tx_timeout,
+        "After which time without a statement the server ends a transaction, so that a stuck process gives up its locks.",
+    ),
+    duration(
+        "database.listen_reconnect_backoff_cap",
+        secs(30),
+        ms(100)..=hours(1),
+        |config| &mut config.database.listen_reconnect_backoff_cap,
+        "The longest pause between two attempts to listen; polling goes on meanwhile.",
+    ),
+    duration(
+        "database.listen_heartbeat_interval",
+        secs(10),
+        ms(100)..=hours(1),
+        |config| &mut config.database.listen_heartbeat_interval,
+        "How often a silent listening connection is asked whether it is alive; a half-open one is found out by this.",
+    ),
+    duration(
+        "database.listen_heartbeat_timeout",
+        secs(5),
+        ms(100)..=hours(1),
+        |config| &mut config.database.listen_heartbeat_timeout,
+        "How long a listening connection may take to be made, and to answer, before it counts as lost.",
+    ),
+    duration(
+        "sync.event_retention",
+        days(30),
+        secs(1)..=days(36_500),
+        |config| &mut config.sync.event_retention,
+        "How long events stay in the log: whoever is further behind has lost some.",
+    ),
+    duration(
+        "sync.event_log_partition_max_age",
+        days(7),
+        secs(1)..=days(36_500),
+        |config| &mut config.sync.event_log_partition_max_age,
+        "After which time a partition is closed although it is not full, because only whole partitions expire.",
+    ),
+    duration(
+        "sync.partition_maintenance_interval",
+        hours(1),
+        secs(1)..=days(7),
+        |config| &mut config.sync.partition_maintenance_interval,
+        "How often partitions are created, closed and dropped; appends need one that exists in time.",
+    ),
+    duration(
+        "sync.detach_lock_timeout",
+        ms(50),
+        ms(1)..=hours(1),
+        |config| &mut config.sync.detach_lock_timeout,
+        "How long the first attempt to drop a partition waits for its lock, and appends behind it; each further attempt waits twice as long.",
+    ),
+    duration(
+        "sync.detach_lock_timeout_max",
+        secs(1),
+        ms(1)..=hours(1),
+        |config| &mut config.sync.detach_lock_timeout_max,
+        "The longest that an attempt to drop a partition waits, and so appends behind it.",
+    ),
+    integer(
+        "sync.detach_attempts",
+        5,
+        1..=100,
+        |config| &mut config.sync.detach_attempts,
+        "How often a drop is tried before it is left to the next run, so that no run goes on for ever.",
+    ),
+    duration(
+        "sync.detach_retry_pause",
+        ms(500),
+        ms(1)..=hours(1),
+        |config| &mut config.sync.detach_retry_pause,
+        "Pause between two attempts, in which appends that queued behind the first go on.",
+    ),
+    integer(
+        "consumer.batch_size",
+        200,
+        1..=10_000,
+        |config| &mut config.consumer.batch_size,
+        "How many events a round handles in one transaction; more of them cost less each, and a failure repeats more.",
+    ),
+    duration(
+        "consumer.poll_interval",
+        secs(2),
+        ms(10)..=hours(1),
+        |config| &mut config.consumer.poll_interval,
+        "Longest time between two looks at the log: the delay when notifications are lost.",
+    ),
+    duration(
+        "consumer.event_timeout",
+        secs(60),
+        ms(1)..=days(1),
+        |config| &mut config.consumer.event_timeout,
+        "How long a handler may take for one event before its round fails, so that one that hangs does not hold its transaction for ever.",
+    ),
+    duration(
+        "consumer.failure_backoff_cap",
+        secs(30),
+        ms(10)..=hours(1),
+        |config| &mut config.consumer.failure_backoff_cap,
+        "The longest pause after failed rounds: how soon a consumer goes on after its fault is mended.",
+    ),
+    duration(
+        "consumer.pending_alert_after",
+        mins(10),
+        secs(1)..=days(36_500),
+        |config| &mut config.consumer.pending_alert_after,
+        "The age of the oldest pending event from which alert rules are to fire; a restart, which takes no longer than the shutdown and a few polls, stays far below the default.",
+    ),
+    duration(
+        "shutdown.total_timeout",
+        secs(30),
+        ms(100)..=hours(1),
+        |config| &mut config.shutdown.total_timeout,
+        "How long the whole end of the process may take; what still runs then is dropped, and its round rolls back.",
+    ),
+];
+
+impl Key {
+    /// The key with this name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Key> {
+        KEYS.iter().find(|key| key.name == name)
+    }
+
+    /// The variable that sets it.
+    #[must_use]
+    pub fn variable(&self) -> String {
+        format!("SEQLINE_{}", self.name.replace('.', "__").to_uppercase())
+    }
+
+    /// The default as one would type it.
+    #[must_use]
+    pub fn default_text(&self) -> String {
+        match &self.kind {
+            Kind::Duration { default, .. } => values::duration_text(*default),
+            Kind::Integer { default, .. } => default.to_string(),
+        }
+    }
+
+    /// The smallest and the largest value.
+    #[must_use]
+    pub fn bounds(&self) -> [String; 2] {
+        match &self.kind {
+            Kind::Duration { range, .. } => [range.start(), range.end()].map(|d| values::duration_text(*d)),
+            Kind::Integer { range, .. } => [range.start(), range.end()].map(u32::to_string),
+        }
+    }
+
+    /// What a value has to be.
+    #[must_use]
+    pub fn expected(&self) -> String {
+        let [min, max] = self.bounds();
+        match self.kind {
+            Kind::Duration { .. } => format!("a duration with its unit, such as \"1s\", from {min} to {max}"),
+            Kind::Integer { .. } => format!("a whole number from {min} to {max}"),
+        }
+    }
+
+    /// Sets the default.
+    pub(super) fn reset(&self, config: &mut Config) {
+        match &self.kind {
+            Kind::Duration { default, field, .. } => *field(config) = *default,
+            Kind::Integer { default, field, .. } => *field(config) = *default,
+        }
+    }
+
+    /// Sets the value if it is as expected, and says whether it was.
+    pub(super) fn set(&self, config: &mut Config, given: Given<'_>) -> bool {
+        match &self.kind {
+            Kind::Duration { range, field, .. } => assign(field(config), values::duration(given, range)),
+            Kind::Integer { range, field, .. } => assign(field(config), values::integer(given, range)),
+        }
+    }
+
+    /// The same for a variable, in which everything is text.
+    pub(super) fn set_text(&self, config: &mut Config, text: &str) -> bool {
+        let number = || text.trim().parse().map_or(Given::Other, Given::Integer);
+        match &self.kind {
+            Kind::Duration { .. } => self.set(config, Given::Text(text)),
+            Kind::Integer { .. } => self.set(config, number()),
+        }
+    }
+}
+
+fn assign<T>(field: &mut T, value: Option<T>) -> bool {
+    let Some(value) = value else { return false };
+    *field = value;
+    true
+}
+
+const fn duration(
+    name: &'static str,
+    default: Duration,
+    range: RangeInclusive<Duration>,
+    field: fn(&mut Config) -> &mut Duration,
+    doc: &'static str,
+) -> Key {
+    Key { name, doc, kind: Kind::Duration { default, range, field } }
+}
+
+const fn integer(
+    name: &'static str,
+    default: u32,
+    range: RangeInclusive<u32>,
+    field: fn(&mut Config) -> &mut u32,
+    doc: &'static str,
+) -> Key {
+    Key { name, doc, kind: Kind::Integer { default, range, field } }
+}
+
+const fn ms(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+const fn secs(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+const fn mins(number: u64) -> Duration {
+    secs(60 * number)
+}
+
+const fn hours(number: u64) -> Duration {
+    mins(60 * number)
+}
+
+const fn days(number: u64) -> Duration {
+    hours(24 * number)
+}

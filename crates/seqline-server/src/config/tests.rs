@@ -1,0 +1,377 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use seqline::maintenance::MaintenanceConfig;
+
+use super::checks::CHECKS;
+use super::schema::{KEYS, Key};
+use super::values::{Given, duration_text};
+use super::*;
+
+const PAGE: &str = "docs/guide/configuration.md";
+
+fn page() -> String {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PAGE);
+    std::fs::read_to_string(path).unwrap()
+}
+
+fn file(text: &str) -> ConfigFile {
+    ConfigFile { name: "seqline.toml".to_owned(), bytes: text.as_bytes().to_vec() }
+}
+
+fn loaded(text: &str, variables: &[(&str, &str)]) -> Result<Config, Vec<String>> {
+    let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
+    load(Some(&file(text)), variables)
+        .map_err(|problems| problems.to_string().lines().skip(1).map(|line| line.trim().to_owned()).collect())
+}
+
+fn problems(text: &str, variables: &[(&str, &str)]) -> Vec<String> {
+    loaded(text, variables).expect_err("something is wrong")
+}
+
+#[test]
+fn every_key_is_here_and_sets_a_field_of_its_name() {
+    let names: Vec<&str> = KEYS.iter().map(|key| key.name).collect();
+    assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), names.len());
+    // The fields as the derived text of the structs shows them.
+    let mut fields = Vec::new();
+    let mut section = String::new();
+    for line in format!("{:#?}", Config::default()).lines().skip(1) {
+        let Some((name, value)) = line.trim().split_once(": ") else { continue };
+        match value.ends_with('{') {
+            true => section = name.to_owned(),
+            false => fields.push(format!("{section}.{name}")),
+        }
+    }
+    assert_eq!(names, fields);
+    // Each is changed alone, and only the field of its name changes.
+    for key in KEYS {
+        let mut config = Config::default();
+        let [_, max] = key.bounds();
+        assert!(key.set_text(&mut config, &max), "{}", key.name);
+        let (before, after) = (format!("{:#?}", Config::default()), format!("{config:#?}"));
+        let changed: Vec<&str> =
+            after.lines().filter(|line| !before.lines().any(|other| other == *line)).collect();
+        let (_, name) = key.name.split_once('.').unwrap();
+        assert_eq!(changed.len(), 1, "{}: {changed:?}", key.name);
+        assert!(changed[0].trim().starts_with(&format!("{name}: ")), "{}: {changed:?}", key.name);
+    }
+}
+
+#[test]
+fn defaults_are_within_their_bounds_and_pass_all_checks() {
+    for key in KEYS {
+        let mut config = Config::default();
+        assert!(key.set_text(&mut config, &key.default_text()), "{}", key.name);
+        assert_eq!(config, Config::default(), "{}", key.name);
+    }
+    assert_eq!(load(None, []), Ok(Config::default()));
+}
+
+#[test]
+fn the_defaults_of_the_library_are_those_of_the_schema() {
+    assert_eq!(format!("{:#?}", Config::default().consumers()), format!("{:#?}", ConsumerConfig::default()));
+    assert_eq!(
+        format!("{:#?}", Config::default().maintenance()),
+        format!("{:#?}", MaintenanceConfig::default())
+    );
+}
+
+/// The fields of the library that are not named like their keys.
+const OTHER_NAMES: [(&str, &str); 3] = [
+    ("stop_timeout", "shutdown.total_timeout"),
+    ("retention", "sync.event_retention"),
+    ("partition_max_age", "sync.event_log_partition_max_age"),
+];
+
+#[test]
+fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
+    let mut config = Config::default();
+    for (at, key) in KEYS.iter().enumerate() {
+        let is_number = key.default_text().parse::<u32>().is_ok();
+        let value = if is_number { format!("{}", 10 + at) } else { format!("{}s", 100 + at) };
+        assert!(key.set_text(&mut config, &value), "{}", key.name);
+    }
+    let values: Vec<String> = KEYS.iter().map(|key| value_of(&config, key)).collect();
+    assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), KEYS.len());
+    let mut fields = 0;
+    for text in [format!("{:#?}", config.consumers()), format!("{:#?}", config.maintenance())] {
+        for line in text.lines() {
+            let Some((field, value)) = line.trim().trim_end_matches(',').split_once(": ") else { continue };
+            let other = OTHER_NAMES.iter().find(|(name, _)| *name == field).map(|(_, key)| *key);
+            let named = |key: &&Key| key.name.rsplit('.').next() == Some(field);
+            let key = other.and_then(Key::find).or_else(|| KEYS.iter().find(named));
+            let key = key.unwrap_or_else(|| panic!("no key is named like {field}"));
+            assert_eq!(value, value_of(&config, key), "{field}");
+            fields += 1;
+        }
+    }
+    assert_eq!(fields, 11 + 7);
+}
+
+/// The field of a key as the derived text of the struct shows it.
+fn value_of(config: &Config, key: &Key) -> String {
+    let (section, name) = key.name.split_once('.').unwrap();
+    let text = format!("{config:#?}");
+    let (_, section) = text.split_once(&format!("    {section}: ")).unwrap();
+    let (_, value) = section.split_once(&format!("        {name}: ")).unwrap();
+    value.split(',').next().unwrap().to_owned()
+}
+
+#[test]
+fn the_default_alert_does_not_fire_during_a_restart() {
+    let config = Config::default();
+    let restart = config.shutdown.total_timeout + 10 * config.consumer.poll_interval;
+    assert!(2 * restart < config.consumer.pending_alert_after);
+}
+
+/// The table of the guide, as it has to be.
+fn reference() -> String {
+    let row = |key: &Key| {
+        let [min, max] = key.bounds();
+        format!("| `{}` | {} | {min} to {max} | {} |\n", key.name, key.default_text(), key.doc)
+    };
+    format!(
+        "| key | default | bounds | what and why |\n|---|---|---|---|\n{}",
+        KEYS.iter().map(row).collect::<String>()
+    )
+}
+
+#[test]
+fn the_guide_has_exactly_these_keys_defaults_and_checks() {
+    let page = page();
+    let reference = reference();
+    assert!(page.contains(&reference), "put this into {PAGE}:\n\n{reference}");
+    let named = |name: &str| page.matches(&format!("\n| `{name}` |")).count();
+    let rows = page.lines().filter(|line| line.starts_with("| `")).count();
+    assert_eq!(rows, KEYS.len() + CHECKS.len());
+    for check in CHECKS {
+        assert_eq!(named(check.name), 1, "{}", check.name);
+    }
+}
+
+#[test]
+fn the_example_of_the_guide_is_valid() {
+    let page = page();
+    let examples: Vec<&str> =
+        page.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap()).collect();
+    assert!(!examples.is_empty());
+    for example in examples {
+        assert!(loaded(example, &[]).is_ok(), "{example}");
+    }
+}
+
+#[test]
+fn the_environment_comes_before_the_file_and_the_file_before_the_defaults() {
+    let text = "[consumer]\nbatch_size = 7\npoll_interval = \"1s\"\n";
+    let config = loaded(text, &[("SEQLINE_CONSUMER__BATCH_SIZE", "9")]).unwrap();
+    assert_eq!((config.consumer.batch_size, config.consumer.poll_interval), (9, Duration::from_secs(1)));
+    assert_eq!(config.consumer.event_timeout, Config::default().consumer.event_timeout);
+    let config = loaded(text, &[("SEQLINE_CONSUMER__BATCH_SIZE", "")]).unwrap();
+    assert_eq!(config.consumer.batch_size, 7);
+}
+
+#[test]
+fn every_way_to_write_a_table_means_the_same() {
+    for text in [
+        "[consumer]\nbatch_size = 7",
+        "consumer.batch_size = 7",
+        "consumer = { batch_size = 0x7 }",
+        "[consumer]\n\"batch_size\" = +7",
+    ] {
+        assert_eq!(loaded(text, &[]).unwrap().consumer.batch_size, 7, "{text}");
+    }
+}
+
+#[test]
+fn durations_have_a_unit() {
+    let accepted = ["2s", "2 s", "2sec", "2000ms", "1s 1000ms"];
+    for text in accepted {
+        let config = loaded(&format!("consumer.poll_interval = \"{text}\""), &[]).unwrap();
+        assert_eq!(config.consumer.poll_interval, Duration::from_secs(2), "{text}");
+    }
+    for value in
+        ["2", "\"2\"", "\"0\"", "\"\"", "\"s\"", "-2", "\"-2s\"", "2.5", "true", "[]", "{}", "2026-11-29"]
+    {
+        let found = problems(&format!("consumer.poll_interval = {value}"), &[]);
+        assert_eq!(
+            found,
+            [
+                "seqline.toml line 1: consumer.poll_interval: expected a duration with its unit, such as \"1s\", from 10ms to 1h"
+            ],
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn numbers_are_whole_and_within_bounds() {
+    for value in ["0", "10001", "-1", "1.0", "\"200\"", "true", "99999999999999999999", "[200]"] {
+        let found = problems(&format!("consumer.batch_size = {value}"), &[]);
+        assert_eq!(
+            found,
+            ["seqline.toml line 1: consumer.batch_size: expected a whole number from 1 to 10000"]
+        );
+    }
+    for value in ["0", "10001", "-1", "1.0", "\"200\"", "x", "0x10", "99999999999999999999"] {
+        let found = problems("", &[("SEQLINE_CONSUMER__BATCH_SIZE", value)]);
+        assert_eq!(
+            found,
+            ["SEQLINE_CONSUMER__BATCH_SIZE: consumer.batch_size: expected a whole number from 1 to 10000"]
+        );
+    }
+    for value in ["1", "10000"] {
+        assert!(loaded(&format!("consumer.batch_size = {value}"), &[]).is_ok());
+        assert!(loaded("", &[("SEQLINE_CONSUMER__BATCH_SIZE", value)]).is_ok());
+    }
+}
+
+#[test]
+fn what_is_unknown_is_refused_with_what_was_meant() {
+    let text = "[consumer]\nbatch_sise = 1\npolling = \"1s\"\nevent_retention = \"1d\"\nA_Secret = 1\n\n[consumr]\nbatch_size = 1\n\n[smtp]\nhost = \"x\"\n";
+    assert_eq!(
+        problems(text, &[]),
+        [
+            "seqline.toml line 2: unknown key consumer.batch_sise, did you mean consumer.batch_size?",
+            "seqline.toml line 3: unknown key consumer.polling",
+            "seqline.toml line 4: unknown key consumer.event_retention, did you mean sync.event_retention?",
+            "seqline.toml line 5: unknown key",
+            "seqline.toml line 7: unknown section consumr, did you mean consumer?",
+            "seqline.toml line 10: unknown section smtp",
+        ]
+    );
+    assert_eq!(
+        problems(
+            "",
+            &[
+                ("SEQLINE_CONSUMER__BATCH_SISE", "1"),
+                ("SEQLINE_X__Y", ""),
+                ("SEQLINE_CONSUMER_BATCH_SIZE", "1")
+            ]
+        ),
+        [
+            "SEQLINE_CONSUMER__BATCH_SISE: unknown key, did you mean SEQLINE_CONSUMER__BATCH_SIZE?",
+            "SEQLINE_X__Y: unknown key",
+            "SEQLINE_CONSUMER_BATCH_SIZE: unknown key, did you mean SEQLINE_CONSUMER__BATCH_SIZE?",
+        ]
+    );
+    // Of others, or for something else.
+    let others = [("SEQLINE_DATABASE_URL", "x"), ("SEQLINE_LOG", "x"), ("OTHER_X__Y", "x"), ("SEQLINE", "x")];
+    assert!(loaded("", &others).is_ok());
+}
+
+#[test]
+fn a_section_is_a_table() {
+    for text in ["consumer = 7", "[[consumer]]\nbatch_size = 7", "consumer = \"x\""] {
+        let expected = "seqline.toml line 1: consumer is a section: expected a table";
+        assert_eq!(problems(text, &[]), [expected], "{text}");
+    }
+}
+
+#[test]
+fn what_is_not_toml_is_placed_and_nothing_else_of_the_file_is_said() {
+    let text = "[consumer]\nbatch_size = 0\npoll_interval = hunter2 hunter2\n";
+    assert_eq!(
+        problems(text, &[("SEQLINE_SYNC__DETACH_ATTEMPTS", "0")]),
+        [
+            "seqline.toml line 3: this is not TOML",
+            "SEQLINE_SYNC__DETACH_ATTEMPTS: sync.detach_attempts: expected a whole number from 1 to 100",
+        ]
+    );
+    let not_text = ConfigFile { name: "f".to_owned(), bytes: b"\n\xff".to_vec() };
+    let found = load(Some(&not_text), []).unwrap_err();
+    assert_eq!(found.to_string(), "the configuration is not valid\n  f line 2: this is not TOML");
+    assert_eq!(problems("[consumer]\n[consumer]\n", &[]), ["seqline.toml line 2: this is not TOML"]);
+}
+
+/// For each check values at its edge: those that just pass, and those that just do not.
+#[test]
+fn every_check_is_sharp_and_its_message_names_keys_and_no_values() {
+    for check in CHECKS {
+        let [low, high] = [check.keys[0], check.keys[1]].map(|name| Key::find(name).unwrap());
+        let allows_equal = check.rule == "must not be more than";
+        assert!(allows_equal || check.rule == "has to be less than", "{}", check.rule);
+        for (value, passes) in [(4999, true), (5000, allows_equal), (5001, false)] {
+            let mut config = Config::default();
+            assert!(high.set(&mut config, Given::Text("5000ms")), "{}", high.name);
+            assert!(low.set(&mut config, Given::Text(&format!("{value}ms"))), "{}", low.name);
+            assert_eq!((check.holds)(&config), passes, "{} at {value}", check.name);
+        }
+        let expected = format!("{} {} {} (check {})", low.name, check.rule, high.name, check.name);
+        let problem = Problem::Check { name: check.name, keys: check.keys, rule: check.rule };
+        assert_eq!(problem.to_string(), expected);
+    }
+}
+
+#[test]
+fn a_check_is_not_made_of_values_that_were_refused() {
+    let retention = "SEQLINE_SYNC__EVENT_RETENTION";
+    let alert = "SEQLINE_CONSUMER__PENDING_ALERT_AFTER";
+    // Retention is known, so what else it does not fit is told.
+    let found = problems("", &[(retention, "10min"), (alert, "soon")]);
+    assert!(found.len() == 2 && found[1].ends_with("(check maintenance_below_retention)"), "{found:?}");
+    assert_eq!(problems("", &[(retention, "soon"), (alert, "40d")]).len(), 1);
+}
+
+#[test]
+fn durations_are_written_as_one_would_type_them() {
+    for (duration, text) in [
+        (Duration::from_millis(50), "50ms"),
+        (Duration::from_secs(30), "30s"),
+        (Duration::from_secs(90), "1min 30s"),
+        (Duration::from_secs(30 * 24 * 60 * 60), "30d"),
+    ] {
+        assert_eq!(duration_text(duration), text);
+        assert_eq!(humantime::parse_duration(text).unwrap(), duration);
+    }
+}
+
+const SECRET: &str = "Tr0ub4dor-and-3";
+
+/// Values of all kinds with the secret in them, and pieces of TOML.
+fn piece() -> impl Strategy<Value = String> {
+    let key = proptest::sample::select(KEYS).prop_map(|key| key.name.to_owned());
+    prop_oneof![
+        key,
+        Just(SECRET.to_owned()),
+        Just(format!("\"{SECRET}\"")),
+        Just(format!("[\"{SECRET}\"]")),
+        Just(format!("{{ a = '{SECRET}' }}")),
+        proptest::sample::select(vec![
+            "=", "[", "]", "\n", " ", "\"", "'''", "consumer", "sync", ".", "#", "5", "\"5s\"", "{", "}"
+        ])
+        .prop_map(str::to_owned),
+        ".{0,4}",
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_garbage_breaks_the_loader_and_no_value_is_repeated(
+        text in proptest::collection::vec(piece(), 0..24).prop_map(|pieces| pieces.concat()),
+        values in proptest::collection::vec((piece(), piece()), 0..4),
+        bytes in proptest::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let _ = load(Some(&ConfigFile { name: "f".to_owned(), bytes }), []);
+        let variables = values.iter().map(|(name, value)| {
+            let name = format!("SEQLINE_{}", name.replace('.', "__").to_uppercase());
+            (name.into(), value.into())
+        });
+        if let Err(problems) = load(Some(&file(&text)), variables) {
+            let message = format!("{problems} {problems:?}");
+            prop_assert!(!message.contains(SECRET), "{}", message);
+        }
+    }
+
+    #[test]
+    fn a_secret_in_the_place_of_any_value_is_not_repeated(at in 0..KEYS.len()) {
+        let key = &KEYS[at];
+        let variable = key.variable();
+        for value in [format!("\"{SECRET}\""), format!("[\"{SECRET}\"]"), SECRET.to_owned(), format!("\"{SECRET}")] {
+            let found = problems(&format!("{} = {value}", key.name), &[(&variable, SECRET)]);
+            prop_assert_eq!(found.len(), 2);
+            prop_assert!(!found.concat().contains(SECRET));
+            prop_assert!(found[1].contains(key.name));
+        }
+    }
+}

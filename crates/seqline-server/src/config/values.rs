@@ -1,0 +1,46 @@
+//! Reading single values, and saying what was expected. A value that is refused is not repeated.
+
+use std::fmt::Write;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// A value as a source gives it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Given<'a> {
+    /// A variable, or a string in a file.
+    Text(&'a str),
+    /// A whole number in a file.
+    Integer(i64),
+    /// Anything else that a file can hold.
+    Other,
+}
+
+/// A duration needs a unit: a bare number would mean seconds to one and milliseconds to another.
+pub(super) fn duration(given: Given<'_>, range: &RangeInclusive<Duration>) -> Option<Duration> {
+    let Given::Text(text) = given else { return None };
+    let text = text.trim();
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    humantime::parse_duration(text).ok().filter(|duration| range.contains(duration))
+}
+
+pub(super) fn integer(given: Given<'_>, range: &RangeInclusive<u32>) -> Option<u32> {
+    let Given::Integer(number) = given else { return None };
+    u32::try_from(number).ok().filter(|number| range.contains(number))
+}
+
+/// A duration as one would type it.
+pub(super) fn duration_text(duration: Duration) -> String {
+    const UNITS: [(u128, &str); 5] =
+        [(24 * 60 * 60 * 1000, "d"), (60 * 60 * 1000, "h"), (60 * 1000, "min"), (1000, "s"), (1, "ms")];
+    let mut rest = duration.as_millis();
+    let mut text = String::new();
+    for (unit, name) in UNITS {
+        if rest >= unit {
+            let _ = write!(text, "{}{}{name}", if text.is_empty() { "" } else { " " }, rest / unit);
+            rest %= unit;
+        }
+    }
+    text
+}
