@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// A durable, gapless, commit-ordered event log inside your PostgreSQL database.
 #[derive(Debug, Parser)]
@@ -37,10 +37,12 @@ pub enum Command {
     Import(Box<ImportArgs>),
     /// Show the newest events, or all after a number, and follow the log
     Tail(TailArgs),
-    /// Show head, retention, partitions and versions
+    /// Show head, retention, partitions, versions and consumers
     Status(JsonArgs),
     /// Show partitions, create missing ones, apply retention
     Partitions(PartitionsArgs),
+    /// Run a part of the server until interrupted
+    Serve(ServeArgs),
 }
 
 /// Options of `up`.
@@ -222,7 +224,7 @@ pub struct TailArgs {
     #[arg(long, default_value = "1s", value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub poll_interval: std::time::Duration,
     /// URL for the listening connection, when a pooler stands in front of the database
-    #[arg(long, value_name = "URL", env = "SEQLINE_LISTEN_URL")]
+    #[arg(long, value_name = "URL", env = "SEQLINE_LISTEN_URL", hide_env_values = true)]
     pub listen_url: Option<String>,
 }
 
@@ -275,6 +277,27 @@ impl RetentionArgs {
             ..Default::default()
         }
     }
+}
+
+/// Options of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// worker: hand every event to the consumers, exactly once, and maintain partitions
+    #[arg(long, value_enum, hide_possible_values = true)]
+    pub role: ServeRole,
+    /// File with settings (TOML); variables SEQLINE_SECTION__KEY come before it
+    #[arg(long, value_name = "FILE", env = "SEQLINE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// URL for the listening connection, when a pooler stands in front of the database
+    #[arg(long, value_name = "URL", env = "SEQLINE_LISTEN_URL", hide_env_values = true)]
+    pub listen_url: Option<String>,
+}
+
+/// Parts of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ServeRole {
+    /// Consumers and the maintenance of partitions; as many of them as one likes.
+    Worker,
 }
 
 #[cfg(test)]

@@ -11,6 +11,8 @@ use seqline::{AppendError, CommitError, DatabaseError, ErrorKind, InvalidEvent, 
 pub enum Failure {
     /// Something unexpected.
     Unexpected(String),
+    /// Something unexpected that is in the log already.
+    Logged,
     /// The command line is wrong in a way that its grammar cannot tell.
     Usage(String),
     /// The database or a file is not available now.
@@ -37,7 +39,7 @@ impl Failure {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Unexpected(_) => 1,
+            Self::Unexpected(_) | Self::Logged => 1,
             Self::Usage(_) => 2,
             Self::Unavailable(_) => 3,
             Self::Refused(_) | Self::MissingRights { .. } => 4,
@@ -58,7 +60,7 @@ impl Failure {
             | Self::Refused(message)
             | Self::Partly(message)
             | Self::Interrupted(message) => Some(message.clone()),
-            Self::OutputClosed => None,
+            Self::Logged | Self::OutputClosed => None,
         }
     }
 

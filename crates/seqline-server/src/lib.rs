@@ -21,8 +21,10 @@ pub mod failure;
 
 mod commands;
 mod connect;
+mod lifecycle;
 mod limits;
 mod output;
+mod recorder;
 mod store;
 
 use std::io::IsTerminal;
@@ -32,11 +34,12 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::{Cli, Command};
 use crate::failure::Failure;
+use crate::limits::RUNTIME_END_TIMEOUT;
 
 /// Runs the command and turns its outcome into an exit code.
 #[must_use]
 pub fn main(cli: Cli) -> ExitCode {
-    init_logs();
+    init_logs(&cli.command);
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -44,7 +47,9 @@ pub fn main(cli: Cli) -> ExitCode {
             return ExitCode::from(1);
         }
     };
-    match runtime.block_on(Box::pin(run(cli))) {
+    let result = runtime.block_on(Box::pin(run(cli)));
+    runtime.shutdown_timeout(RUNTIME_END_TIMEOUT);
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if let Some(message) = failure.message() {
@@ -55,18 +60,21 @@ pub fn main(cli: Cli) -> ExitCode {
     }
 }
 
-/// Warnings and errors by default, on standard error, but for what the command itself says in its one sentence. `SEQLINE_LOG`
-/// takes a filter such as `info`.
-fn init_logs() {
-    let filter = EnvFilter::try_from_env("SEQLINE_LOG")
-        .unwrap_or_else(|_| EnvFilter::new("warn,seqline::append=off,sqlx=off"));
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .finish();
+/// On standard error: for people, warnings and errors, but for what the command itself says in its one sentence; for a server,
+/// one JSON object per line, and what a running one tells as well. `SEQLINE_LOG` takes a filter such as `info`.
+fn init_logs(command: &Command) {
+    let serves = matches!(command, Command::Serve(_));
+    let default = if serves { "info,sqlx=off" } else { "warn,seqline::append=off,sqlx=off" };
+    let filter = EnvFilter::try_from_env("SEQLINE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second call in one process keeps the first subscriber, which is what is wanted.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    let _ = if serves {
+        let builder = builder.json().flatten_event(true).with_current_span(false).with_span_list(false);
+        tracing::subscriber::set_global_default(builder.finish())
+    } else {
+        let builder = builder.with_ansi(std::io::stderr().is_terminal());
+        tracing::subscriber::set_global_default(builder.finish())
+    };
 }
 
 async fn run(cli: Cli) -> Result<(), Failure> {
@@ -83,5 +91,6 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             .map_err(|failure| failure.granted_by("seqline_reader or seqline_app")),
         Command::Status(args) => commands::status::run(&database, args).await,
         Command::Partitions(args) => commands::partitions::run(&database, args).await,
+        Command::Serve(args) => commands::serve::run(&database, args).await,
     }
 }

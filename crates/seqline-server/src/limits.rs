@@ -21,3 +21,15 @@ pub(crate) const ATTEMPTS: u32 = 5;
 
 /// Pause before the first retry of a chunk; it doubles.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// Largest file with settings: a hundred times more than all of them need.
+pub(crate) const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
+
+/// Pause before a worker that lost its database at the very start tries again.
+pub(crate) const BEGIN_RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long a component that was dropped is waited for. One that yields is gone at once.
+pub(crate) const DROP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long the end of the process waits for a task that does not yield. Whatever had to be done is done by then.
+pub(crate) const RUNTIME_END_TIMEOUT: Duration = Duration::from_secs(5);

@@ -4,6 +4,7 @@ pub(crate) mod append;
 pub(crate) mod import;
 pub(crate) mod migrate;
 pub(crate) mod partitions;
+pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod tail;
 pub(crate) mod up;

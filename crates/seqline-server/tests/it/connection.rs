@@ -8,13 +8,14 @@ use serde_json::Value;
 use crate::support::{as_admin, closed_port, on, seqline};
 
 /// A command line of every command that needs a database.
-const COMMANDS: [&str; 6] = [
+const COMMANDS: [&str; 7] = [
     "migrate",
     "append order.created --resource-kind order",
     "import /dev/null --type order.created --resource-kind order",
     "tail",
     "status",
     "partitions",
+    "serve --role worker",
 ];
 
 fn words(line: &str) -> impl Iterator<Item = &str> {

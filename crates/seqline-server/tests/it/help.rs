@@ -17,6 +17,7 @@ async fn help_is_given_for_every_command() {
         "partitions",
         "partitions ensure",
         "partitions maintain",
+        "serve",
     ] {
         let help = seqline(command.split_whitespace()).arg("--help").ok().await;
         assert!(help.is_ascii(), "{help}");
@@ -50,6 +51,9 @@ async fn a_command_line_that_is_not_understood_ends_with_2_and_prints_no_data() 
         "import - --type order.created --resource-kind order --batch 0",
         "partitions maintain --retention -1d",
         "up --port 70000",
+        "serve",
+        "serve --role king",
+        "serve --role worker --config",
     ] {
         let outcome = seqline(line.split_whitespace()).run().await;
         assert_eq!(outcome.code(), Some(2), "{line}: {outcome:?}");
@@ -64,5 +68,15 @@ async fn an_import_without_type_and_kind_is_told_the_plain_options() {
     assert_eq!(outcome.code(), Some(2), "{outcome:?}");
     for option in ["--type <TYPE>", "--resource-kind <KIND>"] {
         assert!(outcome.stderr.contains(option), "{outcome:?}");
+    }
+}
+
+#[tokio::test]
+async fn no_help_shows_a_url_of_the_environment() {
+    for command in ["tail", "serve", "status"] {
+        let help = seqline([command, "--help"])
+            .env("SEQLINE_LISTEN_URL", "postgres://alex:hunter2@example.com/db")
+            .env("SEQLINE_DATABASE_URL", "postgres://alex:hunter2@example.com/db");
+        assert!(!help.ok().await.contains("hunter2"), "{command}");
     }
 }

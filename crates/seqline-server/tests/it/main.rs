@@ -3,12 +3,14 @@
 mod support;
 
 mod append;
+mod config;
 mod connection;
 mod follow;
 mod help;
 mod import;
 mod migrate;
 mod readme;
+mod serve;
 mod status;
 mod tail;
 mod up;

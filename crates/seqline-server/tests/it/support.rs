@@ -108,7 +108,7 @@ impl Seqline {
 pub(crate) struct Running {
     child: Child,
     stdout: Option<Lines<BufReader<ChildStdout>>>,
-    stderr: BufReader<ChildStderr>,
+    stderr: Option<BufReader<ChildStderr>>,
 }
 
 impl Running {
@@ -116,7 +116,7 @@ impl Running {
         let mut child = command.spawn().expect("the program starts");
         let stdout = child.stdout.take().expect("standard output is a pipe");
         let stderr = child.stderr.take().expect("standard error is a pipe");
-        Self { child, stdout: Some(BufReader::new(stdout).lines()), stderr: BufReader::new(stderr) }
+        Self { child, stdout: Some(BufReader::new(stdout).lines()), stderr: Some(BufReader::new(stderr)) }
     }
 
     /// The next line of data.
@@ -129,14 +129,20 @@ impl Running {
     /// What it says until a line with this text.
     pub(crate) async fn talk_until(&mut self, text: &str) -> String {
         let mut talk = String::new();
+        let stderr = self.stderr.as_mut().expect("the talk is read here");
         let reading = async {
             while !talk.contains(text) {
-                let read = self.stderr.read_line(&mut talk).await.expect("the talk is text");
+                let read = stderr.read_line(&mut talk).await.expect("the talk is text");
                 assert_ne!(read, 0, "it ended after saying {talk}");
             }
         };
         tokio::time::timeout(DEADLINE, reading).await.expect("it says so in time");
         talk
+    }
+
+    /// Gives away what it says, for somebody who reads all the time.
+    pub(crate) fn take_stderr(&mut self) -> BufReader<ChildStderr> {
+        self.stderr.take().expect("the talk is read by nobody else")
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
@@ -164,11 +170,15 @@ impl Running {
                 lines.get_mut().read_to_string(&mut stdout).await.expect("the data is text");
             }
         };
-        let (status, (), _) = tokio::time::timeout(DEADLINE, async {
-            tokio::join!(self.child.wait(), rest, self.stderr.read_to_string(&mut stderr))
-        })
-        .await
-        .expect("the program ends in time");
+        let talk = async {
+            if let Some(talk) = &mut self.stderr {
+                talk.read_to_string(&mut stderr).await.expect("the talk is text");
+            }
+        };
+        let (status, (), ()) =
+            tokio::time::timeout(DEADLINE, async { tokio::join!(self.child.wait(), rest, talk) })
+                .await
+                .expect("the program ends in time");
         Outcome { status: status.expect("the program was waited for"), stdout, stderr }
     }
 }

@@ -1,0 +1,323 @@
+//! `seqline serve`: a worker as its operator sees it, with its logs, signals and a database that comes and goes.
+
+mod ending;
+mod outage;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use nix::sys::signal::Signal;
+use seqline::{NewEvent, Payload};
+use seqline_testkit::{Role, TestDb, eventually};
+use serde_json::Value;
+use tokio::io::AsyncBufReadExt;
+
+use crate::support::{
+    DEADLINE, Outcome, Running, Seqline, append, as_admin, closed_port, on, small_partitions,
+};
+
+/// A worker that runs, and what it logs.
+struct Worker {
+    running: Running,
+    log: Arc<Mutex<Vec<String>>>,
+}
+
+/// A worker on a database, before it is started.
+fn worker(db: &TestDb) -> Seqline {
+    on(db, Role::App, ["serve", "--role", "worker"])
+}
+
+impl Worker {
+    async fn start(worker: Seqline) -> Self {
+        let mut running = worker.start();
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let mut stderr = running.take_stderr().lines();
+        let written = log.clone();
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = stderr.next_line().await {
+                written.lock().unwrap().push(line);
+            }
+        });
+        let worker = Self { running, log };
+        worker.says("worker started").await;
+        worker
+    }
+
+    /// Every line of the log, each one JSON object.
+    fn log(&self) -> Vec<Value> {
+        parsed(&self.log)
+    }
+
+    /// Waits for a message and returns its line.
+    async fn says(&self, message: &str) -> Value {
+        let mut found = None;
+        eventually(DEADLINE, message, async || {
+            found = self.log().into_iter().find(|line| line["message"] == message);
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
+    }
+
+    /// Waits until it has said a message more often than that.
+    async fn says_again(&self, message: &str, before: usize) {
+        eventually(DEADLINE, message, async || self.count(message) > before).await;
+    }
+
+    /// How often it has said a message.
+    fn count(&self, message: &str) -> usize {
+        self.log().iter().filter(|line| line["message"] == message).count()
+    }
+
+    /// Waits until it has recorded these, whatever else.
+    async fn records(&self, seqs: impl IntoIterator<Item = i64> + Clone) {
+        eventually(DEADLINE, "all are recorded", async || {
+            let recorded = recorded(&self.log());
+            seqs.clone().into_iter().all(|seq| recorded.contains_key(&seq))
+        })
+        .await;
+    }
+
+    /// Waits for its end and returns it with everything that it has logged.
+    async fn end(self) -> (Outcome, Vec<Value>) {
+        let outcome = self.running.end().await;
+        // The pipe is at its end when nobody holds the log but this.
+        eventually(DEADLINE, "the log is read to its end", async || Arc::strong_count(&self.log) == 1).await;
+        let log = parsed(&self.log);
+        (outcome, log)
+    }
+
+    /// Ends it as a service manager does, and it has to be a good end.
+    async fn stop(self) -> Vec<Value> {
+        self.running.signal(Signal::SIGTERM);
+        let (outcome, log) = self.end().await;
+        assert_eq!((outcome.code(), outcome.stdout.as_str()), (Some(0), ""), "{outcome:?} {log:#?}");
+        assert_eq!(log.last().unwrap()["message"], "worker stopped", "{log:#?}");
+        log
+    }
+}
+
+fn parsed(log: &Mutex<Vec<String>>) -> Vec<Value> {
+    let parse = |line: &String| match serde_json::from_str(line) {
+        Ok(value @ Value::Object(_)) => value,
+        _ => panic!("a line of the log is not a JSON object: {line}"),
+    };
+    log.lock().unwrap().iter().map(parse).collect()
+}
+
+/// The messages of a log in their order, without those of single events.
+fn messages(log: &[Value]) -> Vec<&str> {
+    log.iter()
+        .map(|line| line["message"].as_str().expect("every line has a message"))
+        .filter(|message| *message != "event recorded")
+        .collect()
+}
+
+/// The numbers that were recorded, each with how often.
+fn recorded(log: &[Value]) -> BTreeMap<i64, usize> {
+    let mut recorded = BTreeMap::new();
+    for line in log.iter().filter(|line| line["message"] == "event recorded") {
+        *recorded.entry(line["seq"].as_i64().expect("it has a number")).or_default() += 1;
+    }
+    recorded
+}
+
+/// Where the recorder's cursor is.
+async fn cursor(db: &TestDb) -> i64 {
+    sqlx::query_scalar("SELECT last_seq FROM seqline.event_consumer_cursors WHERE name = 'recorder'")
+        .fetch_one(&db.admin())
+        .await
+        .expect("there is a recorder")
+}
+
+async fn cursor_reaches(db: &TestDb, seq: i64) {
+    eventually(DEADLINE, "the cursor is there", async || cursor(db).await == seq).await;
+}
+
+#[tokio::test]
+async fn events_of_before_and_of_now_are_recorded_once_each() {
+    let db = TestDb::new().await;
+    append(&db.app(), 1..=250).await;
+    let worker = Worker::start(worker(&db)).await;
+    worker.records(1..=250).await;
+    for n in 251..=255 {
+        append(&db.app(), [n]).await;
+        worker.records([n]).await;
+    }
+    cursor_reaches(&db, 255).await;
+    let recorded = recorded(&worker.log());
+    assert_eq!(recorded.keys().copied().collect::<Vec<_>>(), (1..=255).collect::<Vec<_>>());
+    assert!(recorded.values().all(|times| *times == 1), "{recorded:?}");
+    let log = worker.stop().await;
+    let started = &log.iter().find(|line| line["message"] == "worker started").unwrap();
+    assert_eq!((&started["role"], &started["consumers"]), (&"worker".into(), &"recorder".into()));
+}
+
+#[tokio::test]
+async fn a_recorded_event_is_a_line_with_its_number_and_id_and_nothing_else() {
+    let db = TestDb::new().await;
+    append(&db.app(), [1]).await;
+    let worker = Worker::start(worker(&db)).await;
+    let line = worker.says("event recorded").await;
+    let members: Vec<&str> = line.as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(members, ["consumer", "event_id", "level", "message", "seq", "target", "timestamp"]);
+    let id: uuid::Uuid =
+        sqlx::query_scalar("SELECT id FROM seqline.event_log").fetch_one(&db.admin()).await.unwrap();
+    assert_eq!(line["event_id"], id.to_string());
+    assert_eq!(
+        (&line["consumer"], &line["seq"], &line["level"]),
+        (&"recorder".into(), &1.into(), &"INFO".into())
+    );
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn it_says_that_it_stops_and_stops_consumers_before_maintenance() {
+    let db = TestDb::new().await;
+    let worker = Worker::start(worker(&db)).await;
+    worker.says("partition maintenance done").await;
+    let log = worker.stop().await;
+    let messages = messages(&log);
+    let stopping = messages.iter().position(|message| *message == "worker stopping").unwrap();
+    assert_eq!(
+        messages[stopping..],
+        ["worker stopping", "component stopped", "component stopped", "worker stopped"]
+    );
+    let stopped: Vec<&Value> = log
+        .iter()
+        .filter(|line| line["message"] == "component stopped")
+        .map(|line| &line["component"])
+        .collect();
+    assert_eq!(stopped, ["event_consumers", "partition_maintenance"]);
+}
+
+#[tokio::test]
+async fn what_an_event_says_is_nowhere_in_the_output_not_even_at_the_highest_level() {
+    let db = TestDb::new().await;
+    let event = NewEvent::builder("secret.told", "hunter", "any")
+        .resource_id("hunter2")
+        .payload(Payload::from_json("{\"password\": \"hunter2\"}").unwrap())
+        .build()
+        .unwrap();
+    let mut tx = seqline::begin(&db.app()).await.unwrap();
+    seqline::append(&mut tx, &[event]).await.unwrap();
+    seqline::commit(tx).await.unwrap();
+    let worker = Worker::start(worker(&db).env("SEQLINE_LOG", "trace")).await;
+    cursor_reaches(&db, 1).await;
+    worker.running.signal(Signal::SIGTERM);
+    let (outcome, log) = worker.end().await;
+    let output = format!("{outcome:?} {log:?}");
+    assert!(output.contains("event recorded") && output.contains("DEBUG"), "{output}");
+    for word in ["hunter", "secret", "told"] {
+        assert!(!output.contains(word), "{word} is in the output");
+    }
+}
+
+#[tokio::test]
+async fn without_a_connection_to_listen_on_it_polls() {
+    let db = TestDb::new().await;
+    let nowhere = format!("postgres://alex:hunter2@127.0.0.1:{}/db", closed_port());
+    let poll = ("SEQLINE_CONSUMER__POLL_INTERVAL", "20ms");
+    let worker = Worker::start(worker(&db).args(["--listen-url", &nowhere]).env(poll.0, poll.1)).await;
+    append(&db.app(), [1]).await;
+    worker.records([1]).await;
+    worker.says("event log listener lost, polling goes on").await;
+    let log = worker.stop().await;
+    assert!(!format!("{log:?}").contains("hunter2"), "{log:#?}");
+}
+
+#[tokio::test]
+async fn with_notifications_it_does_not_wait_for_the_poll() {
+    let db = TestDb::new().await;
+    let seldom = [("SEQLINE_CONSUMER__POLL_INTERVAL", "1h"), ("SEQLINE_CONSUMER__FAILURE_BACKOFF_CAP", "1h")];
+    let seldom = seldom.into_iter().fold(worker(&db), |worker, (name, value)| worker.env(name, value));
+    let worker = Worker::start(seldom).await;
+    for n in 1..=3 {
+        append(&db.app(), [n]).await;
+        worker.records([n]).await;
+    }
+    worker.stop().await;
+}
+
+async fn partitions(db: &TestDb) -> i64 {
+    sqlx::query_scalar("SELECT count(*) FROM seqline.event_log_partitions()")
+        .fetch_one(&db.admin())
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn partitions_are_maintained_at_the_start() {
+    let db = TestDb::new().await;
+    small_partitions(&db, 4, 1).await;
+    append(&db.app(), 1..=3).await;
+    assert_eq!(partitions(&db).await, 1);
+    let worker = Worker::start(worker(&db)).await;
+    let done = worker.says("partition maintenance done").await;
+    assert_eq!(done["created"], 1);
+    assert_eq!(partitions(&db).await, 2);
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn all_workers_together_maintain_partitions_once_per_interval() {
+    let db = TestDb::new().await;
+    as_admin(
+        &db,
+        "CREATE TABLE public.runs (started_at timestamptz PRIMARY KEY);
+         CREATE FUNCTION public.note_run() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+         BEGIN
+             INSERT INTO public.runs VALUES (NEW.started_at) ON CONFLICT DO NOTHING;
+             RETURN NEW;
+         END $$;
+         CREATE TRIGGER note_run AFTER INSERT OR UPDATE ON seqline.periodic_tasks
+         FOR EACH ROW EXECUTE FUNCTION public.note_run()",
+    )
+    .await;
+    let often = || worker(&db).env("SEQLINE_SYNC__PARTITION_MAINTENANCE_INTERVAL", "1s");
+    let workers = [Worker::start(often()).await, Worker::start(often()).await];
+    let done = || workers.iter().map(|worker| worker.count("partition maintenance done")).sum::<usize>();
+    eventually(DEADLINE, "it is done a few times", async || done() >= 4).await;
+    let mut all = 0;
+    for worker in workers {
+        let log = worker.stop().await;
+        all += messages(&log).iter().filter(|message| **message == "partition maintenance done").count();
+    }
+    let (runs, too_soon): (i64, i64) = sqlx::query_as(
+        "SELECT count(*), count(*) FILTER (WHERE gap < interval '1 s')
+         FROM (SELECT started_at - lag(started_at) OVER (ORDER BY started_at) AS gap FROM public.runs) AS gaps",
+    )
+    .fetch_one(&db.admin())
+    .await
+    .unwrap();
+    assert_eq!(too_soon, 0);
+    assert_eq!(i64::try_from(all), Ok(runs), "each run was claimed");
+}
+
+#[tokio::test]
+async fn events_stay_as_long_as_the_configuration_says() {
+    let db = TestDb::new().await;
+    small_partitions(&db, 2, 2).await;
+    append(&db.app(), 1..=3).await;
+    let short = [
+        ("SEQLINE_SYNC__EVENT_RETENTION", "2s"),
+        ("SEQLINE_SYNC__PARTITION_MAINTENANCE_INTERVAL", "1s"),
+        ("SEQLINE_CONSUMER__PENDING_ALERT_AFTER", "1s"),
+    ];
+    let short = short.into_iter().fold(worker(&db), |worker, (name, value)| worker.env(name, value));
+    let worker = Worker::start(short).await;
+    eventually(DEADLINE, "the first two expire", async || {
+        let oldest = sqlx::query_scalar("SELECT seqline.min_retained()").fetch_one(&db.admin()).await;
+        oldest.is_ok_and(|oldest: i64| oldest == 3)
+    })
+    .await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_consumer_of_another_kind_is_refused_by_name() {
+    let db = TestDb::new().await;
+    as_admin(&db, "SELECT seqline.register_consumer('recorder')").await;
+    let sentence = worker(&db).refused(4).await;
+    assert!(sentence.contains("consumer recorder is of kind poll"), "{sentence}");
+}
