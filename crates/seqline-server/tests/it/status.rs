@@ -1,5 +1,7 @@
 //! `seqline status` and `seqline partitions`
 
+mod consumers;
+
 use std::collections::BTreeSet;
 
 use insta::assert_snapshot;
@@ -15,11 +17,12 @@ fn masked_status(text: &str) -> String {
 }
 
 fn mask_line(line: &str) -> String {
+    let newest = format!("version {}", seqline::migrate::newest_version());
     match line.split_at(14.min(line.len())) {
         (name @ "PostgreSQL    ", version) if version.starts_with(|c: char| c.is_ascii_digit()) => {
             format!("{name}[version]")
         }
-        (name @ "schema        ", "version 10") => format!("{name}version [newest]"),
+        (name @ "schema        ", version) if version == newest => format!("{name}version [newest]"),
         (name @ "size          ", size) if size.ends_with(" bytes") => format!("{name}[size] bytes"),
         _ => line.to_owned(),
     }
@@ -56,6 +59,7 @@ async fn the_members_of_the_json_are_these() {
         "partitions",
         "headroom",
         "total_bytes",
+        "consumers",
     ];
     assert_eq!(members(&empty), always.map(str::to_owned).into());
     for (member, value) in [("head", 0), ("min_retained", 1), ("retained", 0), ("partitions", 2)] {

@@ -1,5 +1,8 @@
 //! `seqline status`
 
+mod consumers;
+
+use seqline::Clock;
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -26,11 +29,15 @@ struct Report {
     partitions: usize,
     headroom: i64,
     total_bytes: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    consumers: Option<Vec<consumers::Row>>,
 }
 
 pub(crate) async fn run(database: &DatabaseArgs, args: JsonArgs) -> Result<(), Failure> {
     let mut connection = connect::connect_to_log(&connect::options(database)?).await?;
     let status = seqline::status::status(&mut connection).await?;
+    let consumers = consumers::consumers(&mut connection).await?;
+    let now = Clock::system().now();
     let known = seqline::migrate::newest_version();
     let retained = status.retained();
     if args.json {
@@ -47,6 +54,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: JsonArgs) -> Result<(), F
             partitions: status.partitions,
             headroom: status.headroom,
             total_bytes: status.total_bytes,
+            consumers: consumers.map(|consumers| consumers::rows(consumers, now)),
         })?;
         return room(status.headroom);
     }
@@ -69,6 +77,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: JsonArgs) -> Result<(), F
     ] {
         output::line(format!("{name:<14}{value}"))?;
     }
+    consumers::print(&consumers.unwrap_or_default(), now)?;
     room(status.headroom)
 }
 

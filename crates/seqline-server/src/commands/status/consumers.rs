@@ -1,0 +1,239 @@
+//! Consumers in `seqline status`.
+
+use seqline::consumer::{ConsumerState, states};
+use serde::Serialize;
+use sqlx::PgConnection;
+use time::OffsetDateTime;
+
+use super::rfc3339;
+use crate::failure::Failure;
+use crate::output;
+use crate::output::grouped;
+
+/// All consumers; `None` where they cannot be seen: as a role that only reads, and in an older schema that has none. The
+/// rest of the status is worth showing then.
+pub(super) async fn consumers(connection: &mut PgConnection) -> Result<Option<Vec<ConsumerState>>, Failure> {
+    const INSUFFICIENT_PRIVILEGE: &str = "42501";
+    const UNDEFINED_TABLE: &str = "42P01";
+    match states(connection).await {
+        Ok(states) => Ok(Some(states)),
+        Err(error) => match error.sqlstate() {
+            Some(INSUFFICIENT_PRIVILEGE | UNDEFINED_TABLE) => Ok(None),
+            _ => Err(error.into()),
+        },
+    }
+}
+
+/// How a consumer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    /// Its cursor belongs to another history, so it does nothing. Never idle, although there is nothing to handle.
+    AheadOfHead,
+    /// Its last round failed.
+    Failing,
+    /// There are events to handle.
+    Behind,
+    /// It has handled everything.
+    Idle,
+}
+
+impl State {
+    fn of(consumer: &ConsumerState) -> Self {
+        if consumer.is_ahead_of_head() {
+            Self::AheadOfHead
+        } else if consumer.last_failure.as_ref().is_some_and(|failure| failure.current) {
+            Self::Failing
+        } else if consumer.lag() > 0 {
+            Self::Behind
+        } else {
+            Self::Idle
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::AheadOfHead => "ahead of head",
+            Self::Failing => "failing",
+            Self::Behind => "behind",
+            Self::Idle => "idle",
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct Row {
+    name: String,
+    kind: String,
+    last_seq: i64,
+    head_seq: i64,
+    lag: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_pending_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pending_age_seconds: Option<i64>,
+    updated_at: String,
+    state: State,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<LastError>,
+    lost_events: i64,
+}
+
+#[derive(Serialize)]
+struct LastError {
+    #[serde(rename = "type")]
+    error_type: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<i64>,
+    at: String,
+    current: bool,
+}
+
+pub(super) fn rows(consumers: Vec<ConsumerState>, now: OffsetDateTime) -> Vec<Row> {
+    let row = |consumer: ConsumerState| Row {
+        lag: consumer.lag(),
+        state: State::of(&consumer),
+        oldest_pending_at: consumer.oldest_pending_at.map(rfc3339),
+        pending_age_seconds: consumer.oldest_pending_at.map(|at| age_seconds(at, now)),
+        last_error: consumer.last_failure.map(|failure| LastError {
+            error_type: failure.error_type,
+            seq: failure.seq,
+            at: rfc3339(failure.failed_at),
+            current: failure.current,
+        }),
+        name: consumer.name,
+        kind: consumer.kind,
+        last_seq: consumer.last_seq,
+        head_seq: consumer.head_seq,
+        updated_at: rfc3339(consumer.updated_at),
+        lost_events: consumer.lost,
+    };
+    consumers.into_iter().map(row).collect()
+}
+
+/// A table, if there is anything to show.
+pub(super) fn print(consumers: &[ConsumerState], now: OffsetDateTime) -> Result<(), Failure> {
+    if consumers.is_empty() {
+        return Ok(());
+    }
+    let cells = |consumer: &ConsumerState| {
+        vec![
+            consumer.name.clone(),
+            consumer.kind.clone(),
+            grouped(consumer.last_seq),
+            grouped(consumer.lag()),
+            consumer.oldest_pending_at.map_or_else(String::new, |at| age(age_seconds(at, now))),
+            State::of(consumer).text().to_owned(),
+            grouped(consumer.lost),
+            last_error(consumer, now),
+        ]
+    };
+    output::line("")?;
+    output::table(
+        &["consumer", "kind", "cursor", "lag", "oldest pending", "state", "lost", "last error"],
+        &[2, 3, 4, 6],
+        consumers.iter().map(cells).collect(),
+    )
+}
+
+/// Such as `handler at seq 17, 3m ago`.
+fn last_error(consumer: &ConsumerState, now: OffsetDateTime) -> String {
+    let Some(failure) = &consumer.last_failure else { return String::new() };
+    let seq = failure.seq.map_or_else(String::new, |seq| format!(" at seq {}", grouped(seq)));
+    let ago = age(age_seconds(failure.failed_at, now));
+    let over = if failure.current { "" } else { ", recovered" };
+    format!("{}{seq}, {ago} ago{over}", failure.error_type)
+}
+
+/// Clocks of two machines differ, so what is just over can seem to come.
+fn age_seconds(at: OffsetDateTime, now: OffsetDateTime) -> i64 {
+    (now - at).whole_seconds().max(0)
+}
+
+/// A time span at a glance: its largest unit.
+fn age(seconds: i64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use seqline::consumer::Failure;
+    use time::Duration;
+
+    use super::*;
+
+    const NOW: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
+
+    fn consumer(last_seq: i64, head_seq: i64, failure: Option<(Option<i64>, bool)>) -> ConsumerState {
+        ConsumerState {
+            name: "recorder".to_owned(),
+            kind: "worker".to_owned(),
+            last_seq,
+            head_seq,
+            oldest_pending_at: None,
+            updated_at: NOW,
+            last_failure: failure.map(|(seq, current)| Failure {
+                error_type: "handler".to_owned(),
+                seq,
+                failed_at: NOW - Duration::seconds(200),
+                current,
+            }),
+            lost: 0,
+        }
+    }
+
+    #[test]
+    fn a_cursor_above_the_head_is_never_idle_and_a_failure_counts_while_it_lasts() {
+        for (last_seq, failure, state) in [
+            (9, None, State::AheadOfHead),
+            (9, Some((None, true)), State::AheadOfHead),
+            (8, None, State::Idle),
+            (8, Some((None, true)), State::Failing),
+            (8, Some((Some(3), false)), State::Idle),
+            (7, None, State::Behind),
+            (7, Some((Some(8), true)), State::Failing),
+        ] {
+            assert_eq!(State::of(&consumer(last_seq, 8, failure)), state, "{last_seq} {failure:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_error_says_where_when_and_whether_it_is_over() {
+        for (failure, text) in [
+            (None, ""),
+            (Some((Some(1017), true)), "handler at seq 1,017, 3m ago"),
+            (Some((Some(17), false)), "handler at seq 17, 3m ago, recovered"),
+            (Some((None, true)), "handler, 3m ago"),
+        ] {
+            assert_eq!(last_error(&consumer(8, 8, failure), NOW), text);
+        }
+    }
+
+    #[test]
+    fn lag_and_age_are_never_negative() {
+        let mut late = consumer(9, 8, None);
+        late.oldest_pending_at = Some(NOW + Duration::hours(1));
+        let row = &rows(vec![late], NOW)[0];
+        assert_eq!((row.lag, row.pending_age_seconds), (0, Some(0)));
+    }
+
+    #[test]
+    fn an_age_is_in_its_largest_unit() {
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (3599, "59m"),
+            (3600, "1h"),
+            (86_399, "23h"),
+            (172_800, "2d"),
+        ] {
+            assert_eq!(age(seconds), text);
+        }
+    }
+}
