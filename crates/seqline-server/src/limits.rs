@@ -25,9 +25,6 @@ pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// Largest file with settings: a hundred times more than all of them need.
 pub(crate) const CONFIG_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Pause before a worker that lost its database at the very start tries again.
-pub(crate) const BEGIN_RETRY_PAUSE: Duration = Duration::from_secs(1);
-
 /// How long a component that was dropped is waited for. One that yields is gone at once.
 pub(crate) const DROP_TIMEOUT: Duration = Duration::from_secs(1);
 

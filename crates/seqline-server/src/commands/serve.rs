@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::Path;
 
 use seqline::Clock;
-use seqline::consumer::{Consumer, ConsumerName, Consumers, ConsumersError, EnsureError, StartAt};
+use seqline::consumer::{Consumer, ConsumerName, Consumers, EnsureError, StartAt};
 use seqline::maintenance::Maintenance;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
@@ -19,7 +19,7 @@ use crate::config::{self, Config, ConfigFile};
 use crate::connect;
 use crate::failure::Failure;
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::limits::{BEGIN_RETRY_PAUSE, CONFIG_BYTES_MAX};
+use crate::limits::CONFIG_BYTES_MAX;
 use crate::recorder::Recorder;
 
 pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs) -> Result<(), Failure> {
@@ -65,17 +65,14 @@ async fn worker(
         consumers.ensure().await?;
         Ok::<_, Failure>((pool, consumers))
     };
-    let (pool, first) = tokio::select! {
+    let (pool, consumers) = tokio::select! {
         prepared = prepared => prepared?,
         () = stop.cancelled() => return Ok(()),
     };
 
     let mut lifecycle = Lifecycle::new(clock.clone());
-    let context = (pool.clone(), config.clone(), clock.clone());
     lifecycle.start("event_consumers", Phase::Consumers, |stop| async move {
-        let (pool, config, clock) = context;
-        let again = || consumers(&pool, &listen, &config, &clock);
-        run_consumers(first, again, &clock, stop).await
+        consumers.run(stop).await.map_err(|error| error.to_string())
     });
     let maintenance = Maintenance::new(pool, config.maintenance(), clock);
     let interval = config.sync.partition_maintenance_interval;
@@ -96,33 +93,6 @@ async fn worker(
     lifecycle.stop(config.shutdown.total_timeout).await;
     tracing::info!(role = "worker", "worker stopped");
     ended.map_or(Ok(()), |_| Err(Failure::Logged))
-}
-
-/// Runs the consumers until `stop`. The database can be lost between the preparation and the run, which looks at the cursors
-/// once more: that is waited for, as it is later.
-async fn run_consumers(
-    first: Consumers,
-    again: impl Fn() -> Result<Consumers, Failure>,
-    clock: &Clock,
-    stop: CancellationToken,
-) -> Result<(), String> {
-    let mut next = first;
-    let mut outage_logged = false;
-    loop {
-        match next.run(stop.clone()).await {
-            Err(ConsumersError::Ensure(error)) if error.is_retryable() => {
-                if !std::mem::replace(&mut outage_logged, true) {
-                    tracing::warn!(error = %error, "event consumers cannot begin, trying again");
-                }
-            }
-            result => return result.map_err(|error| error.to_string()),
-        }
-        tokio::select! {
-            () = stop.cancelled() => return Ok(()),
-            () = clock.sleep(BEGIN_RETRY_PAUSE) => {}
-        }
-        next = again().map_err(|failure| failure.message().unwrap_or_default())?;
-    }
 }
 
 /// The consumers of a worker. This is the one place that knows them.

@@ -11,7 +11,8 @@ async fn add(db: &TestDb, name: &str, kind: &str, last_seq: i64) {
     as_admin(
         db,
         &format!(
-            "INSERT INTO seqline.event_consumer_cursors (name, kind, last_seq) VALUES ('{name}', '{kind}', {last_seq})"
+            "INSERT INTO seqline.event_consumers (name, kind) VALUES ('{name}', '{kind}');
+             INSERT INTO seqline.event_consumer_cursors (name, last_seq) VALUES ('{name}', {last_seq})"
         ),
     )
     .await;
@@ -139,7 +140,7 @@ async fn a_schema_that_has_none_is_shown_without() {
 #[tokio::test]
 async fn a_worker_that_fails_is_seen_failing_and_then_recovered() {
     let db = TestDb::new().await;
-    as_admin(&db, "REVOKE UPDATE ON seqline.event_consumer_cursors FROM seqline_app").await;
+    as_admin(&db, "REVOKE EXECUTE ON FUNCTION seqline.advance_consumer FROM seqline_app").await;
     append(&db.app(), 1..=2).await;
     let worker = on(&db, Role::App, ["serve", "--role", "worker"])
         .env("SEQLINE_CONSUMER__POLL_INTERVAL", "20ms")
@@ -154,7 +155,7 @@ async fn a_worker_that_fails_is_seen_failing_and_then_recovered() {
     };
     let failing = state("failing").await;
     assert_eq!((&failing["lag"], &failing["last_error"]["current"]), (&json!(2), &json!(true)), "{failing}");
-    as_admin(&db, "GRANT UPDATE ON seqline.event_consumer_cursors TO seqline_app").await;
+    as_admin(&db, "GRANT EXECUTE ON FUNCTION seqline.advance_consumer TO seqline_app").await;
     let idle = state("idle").await;
     assert_eq!((&idle["lag"], &idle["last_error"]["current"]), (&json!(0), &json!(false)), "{idle}");
     drop(worker);
