@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use seqline::consumer::{
-    Consumer, ConsumerConfig, ConsumerName, Consumers, ConsumersError, Handler, HandlerError, Round, StartAt,
+    Consumer, ConsumerConfig, ConsumerName, Consumers, Handler, HandlerError, Round, StartAt,
 };
 use seqline::{Clock, StoredEvent};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -21,9 +21,6 @@ pub(crate) const DATABASE_URL: &str = "DEMO_WORKER_DATABASE_URL";
 pub(crate) const CONSUMER: &str = "demo";
 /// By this and its process id the backends of a worker are found.
 pub(crate) const APPLICATION_NAME: &str = "demo-worker-";
-
-/// From one attempt to begin to the next.
-const RETRY: Duration = Duration::from_millis(100);
 
 /// One event in so many takes long, so that there is time to be killed in the middle of it.
 const SLOW_ONE_IN: i64 = 50;
@@ -75,33 +72,20 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         listen_reconnect_backoff_cap: Duration::from_secs(1),
         ..ConsumerConfig::default()
     };
-    let consumers = || -> anyhow::Result<Consumers> {
-        let clock = Clock::system();
-        let mut consumers = Consumers::new(pool.clone(), options.clone(), config.clone(), clock.clone());
-        let handler = Effects { worker: i64::from(worker), clock };
-        consumers.register(Consumer::new(ConsumerName::new(CONSUMER)?, handler).start_at(StartAt::Oldest))?;
-        Ok(consumers)
-    };
+    let clock = Clock::system();
+    let mut consumers = Consumers::new(pool, options, config, clock.clone());
+    let handler = Effects { worker: i64::from(worker), clock };
+    consumers.register(Consumer::new(ConsumerName::new(CONSUMER)?, handler).start_at(StartAt::Oldest))?;
     let mut terminated = signal(SignalKind::terminate())?;
     let stop = CancellationToken::new();
-    let working = async {
-        loop {
-            match consumers()?.run(stop.clone()).await {
-                // It was started while the server was away.
-                Err(ConsumersError::Ensure(error)) if error.is_retryable() => {
-                    Clock::system().sleep(RETRY).await;
-                }
-                ended => return Ok(ended?),
-            }
-        }
-    };
+    let working = consumers.run(stop.clone());
     let stopping = async {
         terminated.recv().await;
         stop.cancel();
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        ended = working => ended,
+        ended = working => Ok(ended?),
         () = stopping => unreachable!("it only says when to stop"),
         () = parent_gone() => Ok(()),
     }

@@ -57,7 +57,10 @@ impl Worker {
             match result {
                 Ok(result) => {
                     self.succeeded(&mut said, result).await;
-                    backoff.reset();
+                    // That another worker is at it says nothing about how it goes here.
+                    if result.outcome != Outcome::Locked {
+                        backoff.reset();
+                    }
                     if let Some(last_seq) = result.last_seq.filter(|_| result.full) {
                         known = Known::Position(last_seq);
                         continue;
@@ -81,7 +84,6 @@ impl Worker {
     async fn succeeded(&self, said: &mut Said, result: RoundResult) {
         let consumer = self.consumer.name.as_str();
         if result.outcome == Outcome::Locked {
-            // Somebody else works. That says nothing about how it goes here.
             return;
         }
         if let Some(lost) = result.lost {

@@ -25,7 +25,9 @@ async fn held_worker(db: &TestDb, total_timeout: &str) -> (Worker, PgConnection)
     let holder = hold_cursors(db).await;
     append(&db.app(), 1..=3).await;
     worker.records([1]).await;
-    Sessions::of(db, Role::App).reach(1, "wait_event_type = 'Lock' AND query LIKE '%SET last_seq%'").await;
+    Sessions::of(db, Role::App)
+        .reach(1, "wait_event_type = 'Lock' AND query LIKE '%advance_consumer%'")
+        .await;
     assert_eq!(recorded(&worker.log()).len(), 1, "a round has as many events as the configuration says");
     (worker, holder)
 }
