@@ -130,8 +130,9 @@ BEGIN
     END IF;
     v_last_seq := seqline.consumer_position(p_name);
     IF v_last_seq IS NULL THEN
-        -- One at a time, so that there is one cursor.
-        PERFORM FROM seqline.event_consumers e WHERE e.name = p_name FOR UPDATE;
+        -- One at a time, so that there is one cursor. Changing the row and not only locking it: who sees the log as it was
+        -- before somebody else has made the cursor is refused then.
+        UPDATE seqline.event_consumers e SET kind = e.kind WHERE e.name = p_name;
         v_last_seq := seqline.consumer_position(p_name);
         IF v_last_seq IS NULL THEN
             v_last_seq := seqline.consumer_start(p_start_at);
@@ -218,7 +219,9 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 BEGIN
-    IF pg_current_xact_id() <> p_xid::xid8 THEN
+    IF p_new_last_seq <= p_last_seq THEN
+        RAISE EXCEPTION 'a cursor moves forward only' USING ERRCODE = 'invalid_parameter_value';
+    ELSIF pg_current_xact_id() <> p_xid::xid8 THEN
         RETURN 'transaction_ended';
     ELSIF NOT p_may_append AND seqline.has_appended() THEN
         RETURN 'appended';

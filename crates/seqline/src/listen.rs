@@ -38,8 +38,10 @@ impl Listener {
     /// `connected` shows whether LISTEN is in effect.
     pub(crate) async fn run(mut self, wake: &Notify, connected: &watch::Sender<bool>) -> Infallible {
         let mut said = Said::default();
+        // One for all its connections: behind a pooler each LISTEN stays with the server's.
+        let probe = format!("seqline_probe_{}", Uuid::new_v4().simple());
         loop {
-            match self.connect().await {
+            match self.connect(&probe).await {
                 Ok(listener) => {
                     self.backoff.reset();
                     if std::mem::take(&mut said) != Said::default() {
@@ -58,20 +60,19 @@ impl Listener {
         }
     }
 
-    async fn connect(&self) -> Result<PgListener, Outage> {
-        let probe = format!("seqline_probe_{}", Uuid::new_v4().simple());
+    async fn connect(&self, probe: &str) -> Result<PgListener, Outage> {
         let mut listener = within(self.heartbeat_timeout, async {
             // A pool of one that nobody else uses: the driver offers notifications only through a pool.
             let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(self.options.clone());
             let mut listener = PgListener::connect_with(&pool).await?;
             listener.eager_reconnect(false);
-            store::listen::listen(&mut listener, &probe).await?;
+            store::listen::listen(&mut listener, probe).await?;
             Ok::<_, DatabaseError>(listener)
         })
         .await?;
         let called = within(self.heartbeat_timeout, async {
             let mut lease = Lease::acquire(&self.probe).await?;
-            store::listen::call(lease.connection(), &probe).await?;
+            store::listen::call(lease.connection(), probe).await?;
             lease.done();
             Ok::<_, DatabaseError>(())
         });

@@ -118,12 +118,17 @@ impl Maintenance {
     /// [`DatabaseError`] when the database refuses a step or does not answer; those before it stay. Others who use the log and
     /// so are in the way of a detach are not an error but [`MaintenanceReport::postponed`].
     pub async fn run(&self) -> Result<MaintenanceReport, DatabaseError> {
+        self.run_until(&CancellationToken::new()).await
+    }
+
+    /// A run that leaves the rest to the next when `stop` is cancelled.
+    async fn run_until(&self, stop: &CancellationToken) -> Result<MaintenanceReport, DatabaseError> {
         let (opened_before, cutoff) =
             (self.ago(self.config.partition_max_age), self.ago(self.config.retention));
         let mut report = MaintenanceReport { created: self.ensure().await?, ..Default::default() };
-        let closed = self.detach(Step::Close { opened_before }).await;
+        let closed = self.detach(Step::Close { opened_before }, stop).await;
         loop {
-            match self.detach(Step::Drop { cutoff }).await? {
+            match self.detach(Step::Drop { cutoff }, stop).await? {
                 Some(0) => break,
                 Some(dropped) => report.dropped += dropped,
                 None => {
@@ -147,7 +152,7 @@ impl Maintenance {
     pub async fn run_on_schedule(&self, interval: Duration, stop: CancellationToken) {
         let mut outage_logged = false;
         while !stop.is_cancelled() {
-            let pause = match Box::pin(self.run_if_due(interval)).await {
+            let pause = match Box::pin(self.run_if_due(interval, &stop)).await {
                 Ok(pause) => {
                     if std::mem::take(&mut outage_logged) {
                         tracing::info!("partition maintenance can ask the database again");
@@ -169,9 +174,15 @@ impl Maintenance {
     }
 
     /// A run, if one is due, and how long it is until the next.
-    async fn run_if_due(&self, interval: Duration) -> Result<Duration, DatabaseError> {
+    async fn run_if_due(
+        &self,
+        interval: Duration,
+        stop: &CancellationToken,
+    ) -> Result<Duration, DatabaseError> {
         if let Some(started_at) = self.claim(interval).await? {
-            match self.run().await {
+            match self.run_until(stop).await {
+                // Not finished, so another process goes on when the lease is over, or this one when it is back.
+                Ok(_) if stop.is_cancelled() => return Ok(Duration::ZERO),
                 Ok(report) => {
                     tracing::info!(
                         created = report.created,
@@ -220,10 +231,13 @@ impl Maintenance {
 
     /// A step that needs the log for itself. Each attempt waits longer for it, with pauses in which those who queued
     /// behind go on; `None` when the last one waited in vain.
-    async fn detach(&self, step: Step) -> Result<Option<i32>, DatabaseError> {
+    async fn detach(&self, step: Step, stop: &CancellationToken) -> Result<Option<i32>, DatabaseError> {
         const LOCK_NOT_AVAILABLE: &str = "55P03";
         let mut lock_timeout = self.config.detach_lock_timeout.min(self.config.detach_lock_timeout_max);
         for attempt in 1.. {
+            if stop.is_cancelled() {
+                return Ok(None);
+            }
             match self.perform(step, lock_timeout).await {
                 Err(error) if error.sqlstate() == Some(LOCK_NOT_AVAILABLE) => {}
                 result => return result.map(Some),
@@ -231,7 +245,10 @@ impl Maintenance {
             if attempt >= self.config.detach_attempts {
                 break;
             }
-            self.clock.sleep(self.config.detach_retry_pause).await;
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.clock.sleep(self.config.detach_retry_pause) => {}
+            }
             lock_timeout = (lock_timeout * 2).min(self.config.detach_lock_timeout_max);
         }
         tracing::info!(

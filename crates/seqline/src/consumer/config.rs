@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::limits::STATEMENT_DEADLINE;
+use crate::limits::{NETWORK_MARGIN, STATEMENT_DEADLINE};
+use crate::store;
 
 /// What a process may choose about its consumers.
 #[derive(Debug, Clone)]
@@ -26,8 +27,10 @@ pub struct ConsumerConfig {
     pub statement_timeout: Duration,
     /// Longest wait for a lock in a round (`database.lock_timeout`).
     pub lock_timeout: Duration,
-    /// Longest pause between two statements of a round (`database.idle_in_tx_timeout`): when the host of a worker is gone, its
-    /// cursor is free again after that.
+    /// Longest pause between two statements of a round (`database.idle_in_tx_timeout`), and the longest for which the server
+    /// waits for a worker to take what it sends (over TCP, on Linux): when the host of a worker is gone, its cursor is free
+    /// again after that. A round whose handlers send nothing for long is kept alive; one event may not take longer, so it is
+    /// not below `event_timeout`.
     pub idle_in_tx_timeout: Duration,
     /// Longest pause between two attempts to listen (`database.listen_reconnect_backoff_cap`).
     pub listen_reconnect_backoff_cap: Duration,
@@ -35,6 +38,18 @@ pub struct ConsumerConfig {
     pub listen_heartbeat_interval: Duration,
     /// How long it may take to answer (`database.listen_heartbeat_timeout`).
     pub listen_heartbeat_timeout: Duration,
+}
+
+impl ConsumerConfig {
+    /// How a transaction begins, with timeouts that the server keeps: what a client has given up would else go on there.
+    pub(super) fn beginning(&self) -> String {
+        store::consumers::beginning(self.statement_timeout, self.lock_timeout, self.idle_in_tx_timeout)
+    }
+
+    /// When a statement is given up here. The server ends it first, if it can.
+    pub(super) fn deadline(&self) -> Duration {
+        self.statement_timeout.saturating_add(NETWORK_MARGIN)
+    }
 }
 
 impl Default for ConsumerConfig {

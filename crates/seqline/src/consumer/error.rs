@@ -142,22 +142,13 @@ impl RoundError {
         self.has_sqlstate(|code| code == "25P02")
     }
 
-    /// Whether the database could not be reached, so that nothing can be written to it now.
-    pub(super) fn is_outage(&self) -> bool {
-        match self {
-            Self::Commit(CommitError::Unknown(error)) | Self::Database(error) => {
-                error.sqlstate().is_none() || error.is_connection_failure()
-            }
-            _ => false,
-        }
-    }
-
     fn has_sqlstate(&self, is: fn(&str) -> bool) -> bool {
         match self {
             Self::Handler { source, .. } => sqlstates(source.as_ref()).any(|code| is(&code)),
             Self::Commit(CommitError::Database(error)) | Self::Database(error) => {
                 error.sqlstate().is_some_and(is)
             }
+            Self::Commit(CommitError::NumberingLock { .. }) => is("55P03"),
             _ => false,
         }
     }

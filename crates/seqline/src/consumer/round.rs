@@ -10,11 +10,12 @@
 //!
 //! A connection on which something went wrong is closed and not reused, because it may be in the middle of an answer.
 
-use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use futures_util::FutureExt;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, PgTransaction};
+use time::OffsetDateTime;
 
 use super::config::ConsumerConfig;
 use super::error::RoundError;
@@ -25,7 +26,7 @@ use crate::clock::Clock;
 use crate::deadline::{Lease, within};
 use crate::error::{CommitError, DatabaseError, GapError};
 use crate::event::StoredEvent;
-use crate::limits::{NETWORK_MARGIN, READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
+use crate::limits::{READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
 use crate::store;
 use crate::store::consumers::{Advance, Lock};
 
@@ -94,7 +95,7 @@ impl Rounds<'_> {
     }
 
     async fn attempt(&self, known: Known) -> Result<RoundResult, RoundError> {
-        let mut lease = within(self.deadline(), Lease::acquire(self.pool)).await?;
+        let mut lease = within(self.config.deadline(), Lease::acquire(self.pool)).await?;
         let result = self.on(lease.connection(), known).await;
         // Dropped otherwise, which closes the connection: where it stands is not known.
         let usable = result.as_ref().err().is_none_or(leaves_connection_usable);
@@ -112,12 +113,8 @@ impl Rounds<'_> {
                 None => return Ok(RoundResult::IDLE),
             },
         };
-        let beginning = store::consumers::round_beginning(
-            self.config.statement_timeout,
-            self.config.lock_timeout,
-            self.config.idle_in_tx_timeout,
-        );
-        let tx = self.ask(connection.begin_with(AssertSqlSafe(beginning))).await?;
+        let beginning = AssertSqlSafe(self.config.beginning());
+        let tx = self.ask(connection.begin_with(beginning)).await?;
         let mut round = Round { tx, consumer: self.name };
         let result = self.work(&mut round, known).await;
         self.end(round, &result).await?;
@@ -185,7 +182,9 @@ impl Rounds<'_> {
         if let Some(LostRange { from, to }) = plan.lost {
             self.ask(store::consumers::record_loss(&mut round.tx, name, from, to)).await?;
         }
+        let mut asked_at = self.clock.now();
         for event in &events {
+            self.keep_alive(round, &mut asked_at).await?;
             self.handle(event, round).await.map_err(|error| match error {
                 // A handler before this one is to blame, or this one.
                 error if error.is_in_failed_transaction() => {
@@ -252,18 +251,39 @@ impl Rounds<'_> {
     async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), RoundError> {
         let seq = event.seq;
         // Whatever a panic leaves behind is rolled back, and the handler has been told to keep nothing in memory.
-        let handling = AssertUnwindSafe(self.handler.handle(event, round)).catch_unwind();
-        match self.clock.timeout(self.config.event_timeout, handling).await {
-            Some(Ok(Ok(()))) => Ok(()),
-            Some(Ok(Err(source))) => Err(RoundError::Handler { seq, source }),
-            Some(Err(_panic)) => Err(RoundError::Panicked { seq }),
-            None => Err(RoundError::TimedOut { seq }),
+        let mut handling = AssertUnwindSafe(self.handler.handle(event, round)).catch_unwind().boxed();
+        let handled = self.clock.timeout(self.config.event_timeout, &mut handling).await;
+        // What the handler holds is dropped here, and that is its code too.
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(handling)));
+        match (handled, dropped) {
+            (Some(Err(panic)), _) | (_, Err(panic)) => {
+                discard(panic);
+                Err(RoundError::Panicked { seq })
+            }
+            (Some(Ok(Ok(()))), Ok(())) => Ok(()),
+            (Some(Ok(Err(source))), Ok(())) => Err(RoundError::Handler { seq, source }),
+            (None, Ok(())) => Err(RoundError::TimedOut { seq }),
         }
+    }
+
+    /// Sends a statement when the handlers have sent none for long, as far as is known: else the server takes the round for
+    /// one whose process is gone.
+    async fn keep_alive(
+        &self,
+        round: &mut Round<'_>,
+        asked_at: &mut OffsetDateTime,
+    ) -> Result<(), RoundError> {
+        let now = self.clock.now();
+        if now - *asked_at >= self.config.idle_in_tx_timeout / 4 {
+            self.ask(store::append::touch(&mut round.tx)).await?;
+            *asked_at = now;
+        }
+        Ok(())
     }
 
     async fn commit(&self, tx: PgTransaction<'_>) -> Result<(), RoundError> {
         let committed = async { tx.commit().await.map_err(CommitError::from) };
-        match tokio::time::timeout(self.deadline(), committed).await {
+        match tokio::time::timeout(self.config.deadline(), committed).await {
             Ok(result) => result.map_err(RoundError::Commit),
             Err(_) => Err(RoundError::Commit(CommitError::Unknown(DatabaseError::late()))),
         }
@@ -274,12 +294,14 @@ impl Rounds<'_> {
         &self,
         statement: impl Future<Output = Result<T, sqlx::Error>>,
     ) -> Result<T, DatabaseError> {
-        within(self.deadline(), async { Ok(statement.await?) }).await
+        within(self.config.deadline(), async { Ok(statement.await?) }).await
     }
+}
 
-    /// The server ends a statement first, if it can.
-    fn deadline(&self) -> Duration {
-        self.config.statement_timeout.saturating_add(NETWORK_MARGIN)
+/// Drops what a panic carried. That can panic in turn, and is then left where it is.
+pub(super) fn discard(panic: Box<dyn Any + Send>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(panic);
     }
 }
 

@@ -159,7 +159,11 @@ impl Consumers {
         let mut backoff = Backoff::new(config.poll_interval, config.failure_backoff_cap);
         let mut outage_logged = false;
         loop {
-            match self.ensure().await {
+            let ensured = tokio::select! {
+                ensured = self.ensure() => ensured,
+                () = stop.cancelled() => return Ok(false),
+            };
+            match ensured {
                 Err(error) if error.is_retryable() => {
                     if !std::mem::replace(&mut outage_logged, true) {
                         tracing::warn!(error = %error, "event consumers cannot begin, trying again");

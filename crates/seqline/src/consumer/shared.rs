@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sqlx::{Connection, PgPool};
+use sqlx::{AssertSqlSafe, Connection, PgPool};
 
 use super::config::ConsumerConfig;
 use super::definition::Consumer;
@@ -52,10 +52,10 @@ impl Shared {
     pub(super) async fn ensure(&self, consumers: &[Arc<Consumer>]) -> Result<(), EnsureError> {
         let names: Vec<&str> = consumers.iter().map(|consumer| consumer.name.as_str()).collect();
         let starts: Vec<String> = consumers.iter().map(|consumer| consumer.start_at.to_string()).collect();
-        within(self.config.statement_timeout, async {
+        within(self.config.deadline(), async {
             let mut lease = Lease::acquire(&self.pool).await?;
             let ensured = async {
-                let mut tx = lease.connection().begin_with(store::consumers::READ_COMMITTED).await?;
+                let mut tx = lease.connection().begin_with(AssertSqlSafe(self.config.beginning())).await?;
                 store::consumers::ensure(&mut tx, &names, &starts).await?;
                 tx.commit().await
             };

@@ -4,16 +4,19 @@
 //! After a failure it pauses, longer each time, and a wake-up does not shorten that: what failed a moment ago fails again.
 //! Wake-ups that come while it works are one wake-up.
 //!
-//! A failing database ends nothing here. The same failure is logged once, and its end once.
+//! A failing database ends nothing here, and neither does a panic. Until a round succeeds each kind of failure is logged once,
+//! and then their end once.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::definition::Consumer;
 use super::error::RoundError;
-use super::round::{Known, Outcome, RoundResult};
+use super::round::{Known, Outcome, RoundResult, discard};
 use super::shared::Shared;
 use crate::backoff::Backoff;
 use crate::deadline::{Lease, within};
@@ -28,11 +31,11 @@ pub(super) struct Worker {
     pub(super) stop: CancellationToken,
 }
 
-/// What was said about a consumer last.
+/// What was said about a consumer.
 #[derive(Debug, Default)]
 struct Said {
-    /// In the log: that it fails.
-    failing: bool,
+    /// In the log, since the last success: with what it fails. Each is said once, since another kind is another thing to know.
+    failures: Vec<&'static str>,
     /// In the table of failures. Unknown at first: a process before this one may have recorded a failure.
     recorded: Option<Record>,
 }
@@ -44,39 +47,82 @@ enum Record {
     Failing { error_type: &'static str, seq: Option<i64> },
 }
 
+/// What comes after a round.
+enum Next {
+    /// Another one at once.
+    Round(Known),
+    /// One when somebody wakes the consumer. `settled` unless another worker was at it.
+    Wake { settled: bool },
+    /// One after a pause.
+    Pause,
+}
+
 impl Worker {
     pub(super) async fn run(self) {
         let config = &self.shared.config;
-        let rounds = self.shared.rounds(&self.consumer);
         let mut backoff = Backoff::new(config.poll_interval, config.failure_backoff_cap);
         let mut said = Said::default();
         let mut known = Known::Nothing;
         while !self.stop.is_cancelled() {
-            let result = Box::pin(rounds.run(known)).await;
+            // The guard for the handler is in the round. Errors of the application have code of their own, too.
+            let worked = AssertUnwindSafe(self.work(&mut said, known)).catch_unwind().await;
             known = Known::Nothing;
-            match result {
-                Ok(result) => {
-                    self.succeeded(&mut said, result).await;
+            let next = match worked {
+                Ok(next) => next,
+                Err(panic) => {
+                    discard(panic);
+                    self.note(&mut said, "panic", None).await;
+                    Next::Pause
+                }
+            };
+            match next {
+                Next::Round(position) => {
+                    backoff.reset();
+                    known = position;
+                }
+                Next::Wake { settled } => {
                     // That another worker is at it says nothing about how it goes here.
-                    if result.outcome != Outcome::Locked {
+                    if settled {
                         backoff.reset();
-                    }
-                    if let Some(last_seq) = result.last_seq.filter(|_| result.full) {
-                        known = Known::Position(last_seq);
-                        continue;
                     }
                     tokio::select! {
                         () = self.stop.cancelled() => {}
                         () = self.wake.notified() => {}
                     }
                 }
-                Err(error) => {
-                    self.failed(&mut said, &error).await;
+                Next::Pause => {
                     tokio::select! {
                         () = self.stop.cancelled() => {}
                         () = self.shared.clock.sleep(backoff.next(fastrand::f64())) => {}
                     }
                 }
+            }
+        }
+    }
+
+    /// One round, and what is to be said about it.
+    async fn work(&self, said: &mut Said, known: Known) -> Next {
+        match Box::pin(self.shared.rounds(&self.consumer).run(known)).await {
+            Ok(result) => {
+                self.succeeded(said, result).await;
+                match result.last_seq.filter(|_| result.full) {
+                    Some(last_seq) => Next::Round(Known::Position(last_seq)),
+                    None => Next::Wake { settled: result.outcome != Outcome::Locked },
+                }
+            }
+            Err(error) => {
+                // What a handler says can hold a payload: not above debug.
+                tracing::debug!(
+                    consumer = self.consumer.name.as_str(),
+                    seq = error.seq(),
+                    error = &error as &dyn std::error::Error,
+                    "event consumer round error"
+                );
+                if matches!(error, RoundError::MissingCursor) {
+                    self.start_anew().await;
+                }
+                self.note(said, error.error_type(), error.seq()).await;
+                Next::Pause
             }
         }
     }
@@ -95,24 +141,23 @@ impl Worker {
                 "event consumer lost events to retention"
             );
         }
-        if std::mem::take(&mut said.failing) {
+        if !std::mem::take(&mut said.failures).is_empty() {
             tracing::info!(consumer, "event consumer recovered");
         }
         self.record(said, Record::Recovered).await;
     }
 
-    async fn failed(&self, said: &mut Said, error: &RoundError) {
-        let (consumer, seq, error_type) = (self.consumer.name.as_str(), error.seq(), error.error_type());
-        if !std::mem::replace(&mut said.failing, true) {
+    /// Says that the consumer fails, in the log and in the table.
+    async fn note(&self, said: &mut Said, error_type: &'static str, seq: Option<i64>) {
+        if !said.failures.contains(&error_type) {
+            said.failures.push(error_type);
+            let consumer = self.consumer.name.as_str();
             tracing::error!(consumer, seq, "error.type" = error_type, "event consumer round failed");
         }
-        // What a handler says can hold a payload: not above debug.
-        tracing::debug!(consumer, seq, error = error as &dyn std::error::Error, "event consumer round error");
-        if matches!(error, RoundError::MissingCursor) {
-            self.start_anew().await;
-        }
-        if !error.is_outage() {
-            self.record(said, Record::Failing { error_type, seq }).await;
+        tokio::select! {
+            () = self.record(said, Record::Failing { error_type, seq }) => {}
+            // The database may be away, and then this takes long.
+            () = self.stop.cancelled() => {}
         }
     }
 

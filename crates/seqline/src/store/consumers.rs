@@ -6,9 +6,11 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 use time::OffsetDateTime;
 
-/// How a round begins: READ COMMITTED whatever the default is, since each statement has to see what was committed when the
-/// lock on the cursor was obtained. The timeouts end a round whose process or handler hangs.
-pub(crate) fn round_beginning(
+/// How a round begins, and making cursors: READ COMMITTED and READ WRITE whatever the defaults are, since each statement has
+/// to see what was committed when the lock on the cursor was obtained. The timeouts end a round whose process or handler
+/// hangs; the last one also when that process does not read what it is sent, which the server takes for work. Only Linux
+/// knows it, and others would complain in their log each time.
+pub(crate) fn beginning(
     statement_timeout: Duration,
     lock_timeout: Duration,
     idle_in_tx_timeout: Duration,
@@ -16,18 +18,16 @@ pub(crate) fn round_beginning(
     // 0 would be no timeout at all, and the most that PostgreSQL takes is an int.
     let ms = |timeout: Duration| timeout.as_millis().clamp(1, i32::MAX as u128);
     format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED;
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
          SET LOCAL statement_timeout = {};
          SET LOCAL lock_timeout = {};
-         SET LOCAL idle_in_transaction_session_timeout = {}",
+         SET LOCAL idle_in_transaction_session_timeout = {idle};
+         SELECT set_config('tcp_user_timeout', '{idle}', true) WHERE version() LIKE '%linux%'",
         ms(statement_timeout),
         ms(lock_timeout),
-        ms(idle_in_tx_timeout),
+        idle = ms(idle_in_tx_timeout),
     )
 }
-
-/// How cursors are made: in a snapshot of the whole transaction one that somebody else has just made could not be seen.
-pub(crate) const READ_COMMITTED: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 /// Makes sure that workers' consumers exist, all or none. A new one stands where `starts` says.
 pub(crate) async fn ensure(

@@ -6,8 +6,8 @@ use sqlx::PgConnection;
 use sqlx::postgres::types::PgInterval;
 use time::OffsetDateTime;
 
-/// Claims the next run of a task, if one is due: the last began an interval ago, or a lease ago and was not finished. Returns
-/// when it began, which is what [`finish`] takes.
+/// Claims the next run of a task, if one is due: the last began an interval ago, or a lease ago and was not finished, or in the
+/// future, which means that the clock was wrong then or was changed since. Returns when it began, which is what [`finish`] takes.
 pub(crate) async fn claim(
     connection: &mut PgConnection,
     name: &str,
@@ -18,6 +18,7 @@ pub(crate) async fn claim(
         "INSERT INTO seqline.periodic_tasks AS t (name, started_at) VALUES ($1, clock_timestamp())
          ON CONFLICT (name) DO UPDATE SET started_at = clock_timestamp(), finished_at = NULL
          WHERE t.started_at + CASE WHEN t.finished_at IS NULL THEN least($2, $3) ELSE $2 END <= clock_timestamp()
+            OR t.started_at > clock_timestamp() + interval '1 minute'
          RETURNING started_at",
     )
     .bind(name)
@@ -51,7 +52,7 @@ pub(crate) async fn due_in_ms(
     lease: Duration,
 ) -> Result<Option<i64>, sqlx::Error> {
     sqlx::query_scalar(
-        "SELECT (1000 * extract(epoch FROM t.started_at - clock_timestamp()
+        "SELECT (1000 * extract(epoch FROM least(t.started_at, clock_timestamp() + interval '1 minute') - clock_timestamp()
             + CASE WHEN t.finished_at IS NULL THEN least($2, $3) ELSE $2 END))::bigint
          FROM seqline.periodic_tasks t WHERE t.name = $1",
     )

@@ -7,6 +7,7 @@ mod appends;
 mod crashes;
 mod dropped;
 mod failures;
+mod guards;
 mod handlers;
 mod logs;
 mod losses;
@@ -37,7 +38,7 @@ use seqline::consumer::{
 use seqline::{Clock, StoredEvent};
 use seqline_testkit::{FaultProxy, Role, TestDb, eventually};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{AssertSqlSafe, PgPool};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -373,6 +374,24 @@ async fn state_of(db: &TestDb, consumer: &str) -> ConsumerState {
     eventually(DEADLINE, "the cursor", async || cursor(db, consumer).await >= 0).await;
     let all = states(&mut db.connect(Role::App).await).await.expect("states can be read");
     all.into_iter().find(|state| state.name == consumer).expect("the consumer is there")
+}
+
+/// A session that has registered the probe for polling and neither commits nor ends.
+async fn registers_and_stays(db: &TestDb) -> PgConnection {
+    let mut squatter = db.connect(Role::Consumer).await;
+    sqlx::raw_sql("BEGIN; SELECT seqline.register_consumer('probe')").execute(&mut squatter).await.unwrap();
+    squatter
+}
+
+/// How many backends wait to make a cursor.
+async fn waiting_to_ensure(db: &TestDb) -> i64 {
+    sqlx::query_scalar(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+         AND query LIKE '%ensure_consumer%'",
+    )
+    .fetch_one(&db.admin())
+    .await
+    .unwrap()
 }
 
 async fn as_admin(db: &TestDb, sql: &str) {

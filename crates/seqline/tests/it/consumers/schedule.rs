@@ -199,3 +199,47 @@ async fn a_stop_ends_it() {
     scheduled.pauses().await;
     scheduled.stops().await;
 }
+
+#[tokio::test]
+async fn a_run_that_seems_to_be_in_the_future_keeps_nobody_from_the_next() {
+    let (captured, _guard) = Captured::start();
+    let db = TestDb::new().await;
+    as_admin(
+        &db,
+        "INSERT INTO seqline.periodic_tasks
+         VALUES ('partition_maintenance', now() + interval '10 days', now() + interval '10 days')",
+    )
+    .await;
+    let maintenance = Maintenance::new(db.app_pool(1), MaintenanceConfig::default(), Clock::system());
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    let task = tokio::spawn(async move { maintenance.run_on_schedule(POLL, stopped).await });
+    eventually(DEADLINE, "a run", async || captured.count("partition maintenance done") >= 1).await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_run_that_others_are_in_the_way_of_ends_with_the_stop() {
+    let db = TestDb::new().await;
+    crate::partitions::small_partitions(&db, 2, 8).await;
+    append(&db.producer(), 1..=9).await;
+    let mut reader = db.connect(Role::App).await;
+    sqlx::raw_sql("BEGIN; SELECT count(*) FROM seqline.event_log").execute(&mut reader).await.unwrap();
+    // Without the stop it would be at it for days, by a clock that stands still.
+    let config = MaintenanceConfig {
+        retention: Duration::ZERO,
+        detach_attempts: 1_000,
+        detach_retry_pause: Duration::from_secs(1_000),
+        ..MaintenanceConfig::default()
+    };
+    let (clock, hand) = Clock::manual(Clock::system().now());
+    let waits = hand.receivers();
+    let maintenance = Maintenance::new(db.app_pool(1), config, clock);
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    let task = tokio::spawn(async move { maintenance.run_on_schedule(1_000 * POLL, stopped).await });
+    eventually(DEADLINE, "a pause between two attempts", async || hand.receivers() > waits).await;
+    stop.cancel();
+    tokio::time::timeout(DEADLINE, task).await.expect("it ends with the stop").unwrap();
+}

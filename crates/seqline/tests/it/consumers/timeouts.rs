@@ -6,7 +6,7 @@ use super::*;
 async fn timeouts_are_in_effect_inside_a_round_and_not_after_it() {
     const SETTINGS: &str =
         "SELECT ARRAY[current_setting('statement_timeout'), current_setting('lock_timeout'),
-        current_setting('idle_in_transaction_session_timeout')]";
+        current_setting('idle_in_transaction_session_timeout'), current_setting('tcp_user_timeout')]";
     let seen = Arc::new(Mutex::new(Vec::new()));
     let inside = seen.clone();
     let handler = acting(move |_, round| {
@@ -27,7 +27,7 @@ async fn timeouts_are_in_effect_inside_a_round_and_not_after_it() {
     append(&bench.db.producer(), [1]).await;
     let before: Vec<String> = sqlx::query_scalar(SETTINGS).fetch_one(&bench.pool).await.unwrap();
     bench.processes(1).await;
-    assert_eq!(*seen.lock().unwrap(), ["12345ms", "3456ms", "45678ms"]);
+    assert_eq!(*seen.lock().unwrap(), ["12345ms", "3456ms", "45678ms", "45678"]);
     let after: Vec<String> = sqlx::query_scalar(SETTINGS).fetch_one(&bench.pool).await.unwrap();
     assert_eq!(after, before);
 }
