@@ -137,20 +137,24 @@ async fn each_kind_of_failure_is_logged_once_until_the_consumer_has_recovered() 
     running.stops().await;
 }
 
+/// Takes so long for each event and sends no statement.
+struct Silent(Duration);
+
+impl Handler for Silent {
+    async fn handle(&self, _: &StoredEvent, _: &mut Round<'_>) -> Result<(), HandlerError> {
+        Clock::system().sleep(self.0).await;
+        Ok(())
+    }
+}
+
 #[tokio::test]
 async fn a_round_whose_handlers_send_nothing_for_long_is_not_taken_for_dead() {
     let db = database().await;
     append(&db.producer(), 1..=10).await;
     let idle = 4 * SHORT;
-    // Longer than that in all, each event far below.
-    let handler = acting(move |_, _| {
-        Box::pin(async move {
-            Clock::system().sleep(idle / 5).await;
-            Ok(())
-        })
-    });
     let config = ConsumerConfig { idle_in_tx_timeout: idle, ..config() };
-    let list = [probe(handler)];
+    // Longer than that in all, each event far below.
+    let list = [probe(Silent(idle / 5))];
     let consumers = consumers(db.app(), db.options(Role::App), config, Clock::system(), list);
     consumers.ensure().await.unwrap();
     assert_eq!(consumers.round(&name(PROBE)).await.unwrap().processed, 10);
