@@ -75,7 +75,9 @@ def work(connection, once):
 
 
 def message(error):
-    """Without the details, which can hold what is in an event."""
+    """What happened, without values, which can be those of an event."""
+    if isinstance(error, (psycopg.DataError, psycopg.IntegrityError)):
+        return f"{type(error).__name__} (SQLSTATE {error.sqlstate})"
     return error.diag.message_primary or str(error).strip()
 
 

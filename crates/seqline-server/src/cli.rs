@@ -1,5 +1,6 @@
 //! What can be typed.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -285,9 +286,9 @@ pub struct ServeArgs {
     /// worker: hand every event to the consumers, exactly once, and maintain partitions
     #[arg(long, value_enum, hide_possible_values = true)]
     pub role: ServeRole,
-    /// File with settings (TOML); variables SEQLINE_SECTION__KEY come before it
+    /// File with settings (TOML), which variables SEQLINE_SECTION__KEY override
     #[arg(long, value_name = "FILE", env = "SEQLINE_CONFIG")]
-    pub config: Option<PathBuf>,
+    pub config: Option<OsString>,
     /// URL for the listening connection, when a pooler stands in front of the database
     #[arg(long, value_name = "URL", env = "SEQLINE_LISTEN_URL", hide_env_values = true)]
     pub listen_url: Option<String>,

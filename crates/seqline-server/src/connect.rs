@@ -40,14 +40,25 @@ pub(crate) fn options(args: &DatabaseArgs) -> Result<PgConnectOptions, Failure> 
     parse(&given.url)
 }
 
-/// Never quotes the URL, which can hold a password.
+/// How to reach the database for listening: as otherwise, unless a URL of its own is given. An empty one is none.
+pub(crate) fn listen_options(
+    url: Option<&str>,
+    otherwise: &PgConnectOptions,
+) -> Result<PgConnectOptions, Failure> {
+    let Some(url) = url.filter(|url| !url.is_empty()) else { return Ok(otherwise.clone()) };
+    parse_named("the URL of --listen-url or SEQLINE_LISTEN_URL", url)
+}
+
 pub(crate) fn parse(url: &str) -> Result<PgConnectOptions, Failure> {
+    parse_named("the database URL", url)
+}
+
+/// Never quotes the URL, which can hold a password.
+fn parse_named(what: &str, url: &str) -> Result<PgConnectOptions, Failure> {
     let usable = url.starts_with("postgres://") || url.starts_with("postgresql://");
     let options = usable.then(|| PgConnectOptions::from_str(url).ok()).flatten();
     let options = options.ok_or_else(|| {
-        Failure::Usage(
-            "the database URL is not valid: expected postgres://user:password@host:port/database".to_owned(),
-        )
+        Failure::Usage(format!("{what} is not valid: expected postgres://user:password@host:port/database"))
     })?;
     Ok(options.application_name("seqline"))
 }
@@ -79,6 +90,17 @@ async fn refuse_newer_schema(connection: &mut PgConnection) -> Result<(), Failur
         // Only some roles may look; what the others may do has kept its meaning.
         Err(error) if error.sqlstate() == Some("42501") => Ok(()),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// For what runs on its own, where nobody sees that a part of the schema is missing.
+pub(crate) async fn refuse_older_schema(connection: &mut PgConnection) -> Result<(), Failure> {
+    let known = seqline::migrate::newest_version();
+    match store::schema::version(connection).await.map_err(DatabaseError::from)? {
+        Some(found) if found < known => Err(Failure::Refused(format!(
+            "the schema has version {found}, this program needs {known}: run seqline migrate"
+        ))),
+        _ => Ok(()),
     }
 }
 

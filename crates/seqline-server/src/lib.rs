@@ -39,7 +39,10 @@ use crate::limits::RUNTIME_END_TIMEOUT;
 /// Runs the command and turns its outcome into an exit code.
 #[must_use]
 pub fn main(cli: Cli) -> ExitCode {
-    init_logs(&cli.command);
+    if let Err(failure) = init_logs(&cli.command) {
+        eprintln!("seqline: {}", failure.message().unwrap_or_default());
+        return ExitCode::from(failure.exit_code());
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -61,20 +64,44 @@ pub fn main(cli: Cli) -> ExitCode {
 }
 
 /// On standard error: for people, warnings and errors, but for what the command itself says in its one sentence; for a server,
-/// one JSON object per line, and what a running one tells as well. `SEQLINE_LOG` takes a filter such as `info`.
-fn init_logs(command: &Command) {
+/// one JSON object per line, and what a running one tells as well. `SEQLINE_LOG` takes a filter such as `info`; what is none is
+/// refused, since logs are all that a server gives.
+fn init_logs(command: &Command) -> Result<(), Failure> {
     let serves = matches!(command, Command::Serve(_));
     let default = if serves { "info,sqlx=off" } else { "warn,seqline::append=off,sqlx=off" };
-    let filter = EnvFilter::try_from_env("SEQLINE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let given = std::env::var("SEQLINE_LOG").unwrap_or_default();
+    let filter = match given.trim() {
+        "" => EnvFilter::new(default),
+        filter => log_filter(filter).ok_or_else(|| {
+            Failure::Usage("SEQLINE_LOG is not a filter such as info, debug or seqline=debug".to_owned())
+        })?,
+    };
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second call in one process keeps the first subscriber, which is what is wanted.
     let _ = if serves {
         let builder = builder.json().flatten_event(true).with_current_span(false).with_span_list(false);
+        // The default writes what the panic says, which can be anything, and not as JSON.
+        std::panic::set_hook(Box::new(|panic| {
+            let location = panic.location().map(ToString::to_string);
+            tracing::error!(location, "panic");
+        }));
         tracing::subscriber::set_global_default(builder.finish())
     } else {
         let builder = builder.with_ansi(std::io::stderr().is_terminal());
         tracing::subscriber::set_global_default(builder.finish())
     };
+    Ok(())
+}
+
+/// A filter, if it is one. A single word that is no level would be taken for a module that does not exist, and all would be
+/// silent.
+fn log_filter(text: &str) -> Option<EnvFilter> {
+    let is_level = |word: &str| word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
+    let misspelt = text.split(',').any(|part| {
+        let part = part.trim();
+        !part.contains(['=', ':', '[']) && !is_level(part) && !part.starts_with("seqline") && part != "sqlx"
+    });
+    if misspelt { None } else { EnvFilter::try_new(text).ok() }
 }
 
 async fn run(cli: Cli) -> Result<(), Failure> {

@@ -16,8 +16,8 @@ use seqline::consumer::{
 };
 use seqline::{Clock, StoredEvent};
 use serde::Deserialize;
-use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
+use sqlx::{Connection, PgConnection, PgPool};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
@@ -55,6 +55,8 @@ async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let url = std::env::var("SEQLINE_DATABASE_URL").context("set SEQLINE_DATABASE_URL")?;
     let options: PgConnectOptions = url.parse()?;
+    // By itself first: a pool would try for long and then say only that it did.
+    PgConnection::connect_with(&options).await.context("connect")?.close().await?;
     let pool = PgPool::connect_with(options.clone()).await?;
     create_table(&pool).await?;
 
@@ -83,7 +85,9 @@ async fn create_table(pool: &PgPool) -> Result<(), sqlx::Error> {
 async fn catch_up(consumers: &Consumers, name: &ConsumerName) -> anyhow::Result<()> {
     consumers.ensure().await?;
     loop {
-        match consumers.round(name).await?.outcome {
+        // Without its cause, which can hold what is in an event.
+        let round = consumers.round(name).await.map_err(|error| anyhow::anyhow!("{error}"))?;
+        match round.outcome {
             Outcome::Processed => {}
             Outcome::Idle => return Ok(()),
             // Another worker is at it. What it leaves comes to us.

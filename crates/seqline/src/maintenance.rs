@@ -161,7 +161,14 @@ impl Maintenance {
                 }
                 Err(error) => {
                     if !std::mem::replace(&mut outage_logged, true) {
-                        tracing::warn!(error = %error, "partition maintenance cannot ask the database, trying again");
+                        match error.is_retryable() {
+                            true => {
+                                tracing::warn!(error = %error, "partition maintenance waits for the database")
+                            }
+                            false => {
+                                tracing::error!(error = %error, "partition maintenance is refused by the database")
+                            }
+                        }
                     }
                     SCHEDULE_PAUSE_MAX
                 }

@@ -24,14 +24,12 @@ use crate::recorder::Recorder;
 
 pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs) -> Result<(), Failure> {
     let stop = asked_to_stop();
-    let file = args.config.as_deref().map(read).transpose()?;
+    let file = args.config.as_deref().filter(|file| !file.is_empty());
+    let file = file.map(|file| read(Path::new(file))).transpose()?;
     let config = config::load(file.as_ref(), std::env::vars_os())
         .map_err(|problems| Failure::Usage(problems.to_string()))?;
     let options = connect::options(database)?;
-    let listen = match &args.listen_url {
-        Some(url) => connect::parse(url)?,
-        None => options.clone(),
-    };
+    let listen = connect::listen_options(args.listen_url.as_deref(), &options)?;
     match args.role {
         ServeRole::Worker => worker(&options, listen, &config, &stop).await,
     }
@@ -61,6 +59,9 @@ async fn worker(
     let clock = Clock::system();
     let prepared = async {
         let pool = connect::pool(options, config.database.max_connections).await?;
+        let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
+        connect::refuse_older_schema(&mut connection).await?;
+        drop(connection);
         let consumers = consumers(&pool, &listen, config, &clock)?;
         consumers.ensure().await?;
         Ok::<_, Failure>((pool, consumers))

@@ -15,10 +15,7 @@ use crate::failure::Failure;
 
 pub(crate) async fn run(database: &DatabaseArgs, args: TailArgs) -> Result<(), Failure> {
     let options = connect::options(database)?;
-    let listen = match &args.listen_url {
-        Some(url) => connect::parse(url)?,
-        None => options.clone(),
-    };
+    let listen = connect::listen_options(args.listen_url.as_deref(), &options)?;
     let pool = connect::pool(&options, 2).await?;
     let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
     let head = read::head(&mut connection).await?;

@@ -223,7 +223,7 @@ fn say_how_to_go_on(url_file: &Path) {
     let program = program();
     let url_file = quoted(&url_file.display().to_string());
     eprintln!(
-        "Ready. In another terminal:\n\n  export SEQLINE_DATABASE_URL=\"$(cat {url_file})\"\n  {program} append order.created --resource-kind order --payload '{{\"total\": 12.5}}'\n  {program} tail --follow\n\nPress Ctrl-C to stop."
+        "Ready. In another terminal:\n\n  export SEQLINE_DATABASE_URL=\"$(cat {url_file})\"\n  {program} append order.created --resource-kind order --payload '{{\"total\": 12.5}}'\n  {program} tail --follow\n  {program} serve --role worker\n  {program} status\n\nPress Ctrl-C to stop."
     );
 }
 

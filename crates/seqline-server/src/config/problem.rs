@@ -106,7 +106,7 @@ impl Display for Problem {
         let question =
             |meant: Option<&str>| meant.map_or_else(String::new, |meant| format!(", did you mean {meant}?"));
         match self {
-            Self::Syntax { place } => write!(out, "{place}: this is not TOML"),
+            Self::Syntax { place } => write!(out, "{place}: this is not TOML, or it is there a second time"),
             Self::UnknownSection { name, place, meant } => {
                 write!(out, "{place}: unknown section{}{}", quoted(name), question(*meant))
             }

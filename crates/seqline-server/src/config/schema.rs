@@ -158,7 +158,7 @@ pub const KEYS: &[Key] = &[
         mins(10),
         secs(1)..=days(36_500),
         |config| &mut config.consumer.pending_alert_after,
-        "The age of the oldest pending event from which alert rules are to fire; a restart, which takes no longer than the shutdown and a few polls, stays far below the default.",
+        "The age of the oldest pending event from which your alert rule is to fire; a worker itself does nothing at it. A restart, which takes no longer than the shutdown and a few polls, stays far below the default.",
     ),
     duration(
         "shutdown.total_timeout",

@@ -274,14 +274,20 @@ fn what_is_not_toml_is_placed_and_nothing_else_of_the_file_is_said() {
     assert_eq!(
         problems(text, &[("SEQLINE_SYNC__DETACH_ATTEMPTS", "0")]),
         [
-            "seqline.toml line 3: this is not TOML",
+            "seqline.toml line 3: this is not TOML, or it is there a second time",
             "SEQLINE_SYNC__DETACH_ATTEMPTS: sync.detach_attempts: expected a whole number from 1 to 100",
         ]
     );
     let not_text = ConfigFile { name: "f".to_owned(), bytes: b"\n\xff".to_vec() };
     let found = load(Some(&not_text), []).unwrap_err();
-    assert_eq!(found.to_string(), "the configuration is not valid\n  f line 2: this is not TOML");
-    assert_eq!(problems("[consumer]\n[consumer]\n", &[]), ["seqline.toml line 2: this is not TOML"]);
+    assert_eq!(
+        found.to_string(),
+        "the configuration is not valid\n  f line 2: this is not TOML, or it is there a second time"
+    );
+    assert_eq!(
+        problems("[consumer]\n[consumer]\n", &[]),
+        ["seqline.toml line 2: this is not TOML, or it is there a second time"]
+    );
 }
 
 /// For each check values at its edge: those that just pass, and those that just do not.

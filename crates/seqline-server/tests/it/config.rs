@@ -125,9 +125,15 @@ async fn an_alert_has_to_come_before_events_are_lost() {
 #[tokio::test]
 async fn what_is_not_toml_is_placed_and_not_repeated() {
     let settings = Settings::new("[consumer]\nbatch_size = 7\npassword: hunter2\n");
-    assert_eq!(problems(settings.worker()).await, ["seqline.toml line 3: this is not TOML"]);
+    assert_eq!(
+        problems(settings.worker()).await,
+        ["seqline.toml line 3: this is not TOML, or it is there a second time"]
+    );
     let settings = Settings::new(b"\n\xff");
-    assert_eq!(problems(settings.worker()).await, ["seqline.toml line 2: this is not TOML"]);
+    assert_eq!(
+        problems(settings.worker()).await,
+        ["seqline.toml line 2: this is not TOML, or it is there a second time"]
+    );
 }
 
 #[tokio::test]

@@ -165,6 +165,43 @@ async fn a_database_without_the_schema_is_told_from_one_that_is_out_of_reach() {
 }
 
 #[tokio::test]
+async fn a_worker_is_not_started_on_an_older_schema() {
+    let db = TestDb::new().await;
+    as_admin(&db, "DELETE FROM seqline.schema_version WHERE version = (SELECT max(version) FROM seqline.schema_version)")
+        .await;
+    let known = seqline::migrate::newest_version();
+    assert_eq!(
+        on(&db, Role::App, ["serve", "--role", "worker"]).refused(4).await,
+        format!("the schema has version {}, this program needs {known}: run seqline migrate", known - 1)
+    );
+}
+
+#[tokio::test]
+async fn variables_that_are_empty_are_not_set_and_a_wrong_url_is_named() {
+    let db = TestDb::new().await;
+    for line in ["serve --role worker", "tail --follow"] {
+        let refused = on(&db, Role::App, words(line)).env("SEQLINE_LISTEN_URL", "nonsense").refused(2).await;
+        assert_eq!(
+            refused,
+            "the URL of --listen-url or SEQLINE_LISTEN_URL is not valid: expected postgres://user:password@host:port/database"
+        );
+    }
+    let empty = TestDb::empty().await;
+    let refused = on(&empty, Role::App, ["serve", "--role", "worker"])
+        .env("SEQLINE_CONFIG", "")
+        .env("SEQLINE_LISTEN_URL", "")
+        .env("SEQLINE_LOG", "")
+        .refused(4)
+        .await;
+    assert!(refused.starts_with("this database has no Seqline schema"), "only that is wrong: {refused}");
+    for filter in ["inof", "===", "info,wran"] {
+        let refused =
+            on(&db, Role::App, words("serve --role worker")).env("SEQLINE_LOG", filter).refused(2).await;
+        assert_eq!(refused, "SEQLINE_LOG is not a filter such as info, debug or seqline=debug");
+    }
+}
+
+#[tokio::test]
 async fn a_schema_of_a_newer_program_is_left_alone() {
     let db = TestDb::new().await;
     as_admin(&db, "INSERT INTO seqline.schema_version (version, name, checksum) VALUES (999, 'later', '')")

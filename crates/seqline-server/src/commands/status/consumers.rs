@@ -136,13 +136,13 @@ pub(super) fn print(consumers: &[ConsumerState], now: OffsetDateTime) -> Result<
     )
 }
 
-/// Such as `handler at seq 17, 3m ago`.
+/// Such as `handler at seq 17, for 3m`.
 fn last_error(consumer: &ConsumerState, now: OffsetDateTime) -> String {
     let Some(failure) = &consumer.last_failure else { return String::new() };
     let seq = failure.seq.map_or_else(String::new, |seq| format!(" at seq {}", grouped(seq)));
-    let ago = age(age_seconds(failure.failed_at, now));
-    let over = if failure.current { "" } else { ", recovered" };
-    format!("{}{seq}, {ago} ago{over}", failure.error_type)
+    let since = age(age_seconds(failure.failed_at, now));
+    let when = if failure.current { format!("for {since}") } else { format!("{since} ago, recovered") };
+    format!("{}{seq}, {when}", failure.error_type)
 }
 
 /// Clocks of two machines differ, so what is just over can seem to come.
@@ -206,9 +206,9 @@ mod tests {
     fn the_last_error_says_where_when_and_whether_it_is_over() {
         for (failure, text) in [
             (None, ""),
-            (Some((Some(1017), true)), "handler at seq 1,017, 3m ago"),
+            (Some((Some(1017), true)), "handler at seq 1,017, for 3m"),
             (Some((Some(17), false)), "handler at seq 17, 3m ago, recovered"),
-            (Some((None, true)), "handler, 3m ago"),
+            (Some((None, true)), "handler, for 3m"),
         ] {
             assert_eq!(last_error(&consumer(8, 8, failure), NOW), text);
         }

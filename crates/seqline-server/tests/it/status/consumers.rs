@@ -68,7 +68,7 @@ async fn each_is_shown_with_its_cursor_lag_and_failure() {
     assert_eq!(
         rows.iter().map(without_age).collect::<Vec<_>>(),
         [
-            vec!["broken", "worker", "16", "1,218", "failing", "0", "handler at seq 17, 3m ago"],
+            vec!["broken", "worker", "16", "1,218", "failing", "0", "handler at seq 17, for 3m"],
             vec!["done", "worker", "1,234", "0", "idle", "0"],
             vec!["late", "poll", "4", "1,230", "behind", "3"],
             vec!["mended", "worker", "1,234", "0", "idle", "0", "database, 2h ago, recovered"],

@@ -44,8 +44,10 @@ async fn the_commands_that_it_suggests_work_as_they_are() {
     let mut up = place.start(place.up_on(&data)).await;
     let text = up.running.talk_until("Press Ctrl-C to stop.").await;
     let commands: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("  ")).collect();
-    let [export, append, tail] = commands[..] else { panic!("{text}") };
-    let script = format!("{export}\n{append}\n{}", tail.replace(" --follow", ""));
+    let [export, append, tail, serve, status] = commands[..] else { panic!("{text}") };
+    assert!(serve.ends_with(" serve --role worker"), "{serve}");
+    let tail = tail.replace(" --follow", "");
+    let script = format!("{export}\n{append}\n{serve} --help >/dev/null\n{status} >/dev/null\n{tail}");
     let mut shell = tokio::process::Command::new("sh");
     shell
         .args(["-euc", &script])

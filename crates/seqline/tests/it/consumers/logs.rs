@@ -48,6 +48,7 @@ async fn what_a_handler_says_is_in_the_log_at_debug_level_only() {
         captured.said(Level::DEBUG).iter().any(|line| line.contains("swordfish"))
     })
     .await;
+    eventually(DEADLINE, "the record", async || state_of(&db, PROBE).await.last_failure.is_some()).await;
     running.stops().await;
     assert_eq!(captured.count("swordfish"), 0);
     let stored: String = sqlx::query_scalar("SELECT f::text FROM seqline.event_consumer_failures f")

@@ -207,6 +207,19 @@ async fn the_python_example_that_cannot_begin_says_why_and_fails() {
     assert!(said.ends_with("error: set SEQLINE_DATABASE_URL\n"), "{said}");
 }
 
+#[tokio::test]
+async fn an_example_that_cannot_handle_an_event_does_not_say_what_is_in_it() {
+    let payload = r#"{"customer": "Alex", "amount": "swordfish"}"#;
+    let sql = format!("SELECT seqline.append('order.paid', '{payload}', 'order', 'any')");
+    for example in [&IN_PYTHON, &IN_RUST] {
+        let db = TestDb::new().await;
+        (example.program)(&db).arg("--once").succeed().await;
+        run(&mut db.connect(Role::Producer).await, &sql).await;
+        let said = (example.program)(&db).arg("--once").fail().await;
+        assert!(!said.is_empty() && !said.contains("swordfish"), "{said}");
+    }
+}
+
 async fn counts(db: &TestDb) -> Vec<(String, i64)> {
     sqlx::query_as("SELECT type, events FROM event_counts ORDER BY type")
         .fetch_all(&db.admin())
