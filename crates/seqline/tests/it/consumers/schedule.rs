@@ -178,7 +178,7 @@ async fn an_outage_of_the_database_ends_nothing_and_is_logged_once() {
     for _ in 0..2 {
         scheduled.asks_again().await;
     }
-    eventually(DEADLINE, "the outage is logged", async || captured.count("cannot ask the database") == 1)
+    eventually(DEADLINE, "the outage is logged", async || captured.count("waits for the database") == 1)
         .await;
     server.start_again().await;
     eventually(DEADLINE, "the next run", async || {
@@ -186,7 +186,7 @@ async fn an_outage_of_the_database_ends_nothing_and_is_logged_once() {
         captured.count(DONE) == 2
     })
     .await;
-    assert_eq!(captured.count("cannot ask the database"), 1);
+    assert_eq!(captured.count("waits for the database"), 1);
     eventually(DEADLINE, "the end is logged", async || captured.count("can ask the database again") == 1)
         .await;
     scheduled.stops().await;
