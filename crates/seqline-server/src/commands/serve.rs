@@ -5,6 +5,7 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::time::Duration;
 
 use seqline::Clock;
 use seqline::consumer::{Consumer, ConsumerName, Consumers, EnsureError, StartAt};
@@ -83,6 +84,16 @@ async fn worker(
     });
     tracing::info!(role = "worker", consumers = Recorder::NAME, "worker started");
 
+    until(lifecycle, stop, config.shutdown.total_timeout).await
+}
+
+/// Lets the parts run until the process is asked to stop or one of them ends on its own, which is a failure of the whole: nobody
+/// shall believe that the part still works.
+async fn until(
+    mut lifecycle: Lifecycle,
+    stop: &CancellationToken,
+    total_timeout: Duration,
+) -> Result<(), Failure> {
     let ended = tokio::select! {
         () = stop.cancelled() => None,
         ended = lifecycle.unexpected_end() => Some(ended),
@@ -91,7 +102,7 @@ async fn worker(
         tracing::error!(component = ended.component, error = ended.reason, "component ended on its own");
     }
     tracing::info!(role = "worker", "worker stopping");
-    lifecycle.stop(config.shutdown.total_timeout).await;
+    lifecycle.stop(total_timeout).await;
     tracing::info!(role = "worker", "worker stopped");
     ended.map_or(Ok(()), |_| Err(Failure::Logged))
 }
@@ -117,5 +128,37 @@ impl From<EnsureError> for Failure {
             EnsureError::Database(error) => error.into(),
             error => Self::Refused(error.to_string()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(end: Option<Result<(), String>>) -> Lifecycle {
+        let mut lifecycle = Lifecycle::new(Clock::system());
+        lifecycle.start("steady", Phase::Maintenance, |stop| async move {
+            stop.cancelled().await;
+            Ok(())
+        });
+        if let Some(end) = end {
+            lifecycle.start("ends", Phase::Consumers, |_| async { end });
+        }
+        lifecycle
+    }
+
+    #[tokio::test]
+    async fn a_part_that_ends_on_its_own_ends_the_process_with_exit_code_1() {
+        for end in [Ok(()), Err("why".to_owned())] {
+            let failure = until(parts(Some(end)), &CancellationToken::new(), Duration::from_secs(20)).await;
+            assert_eq!(failure.unwrap_err().exit_code(), 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_that_was_asked_for_is_a_good_end() {
+        let stop = CancellationToken::new();
+        stop.cancel();
+        assert!(until(parts(None), &stop, Duration::from_secs(20)).await.is_ok());
     }
 }
