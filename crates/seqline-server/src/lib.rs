@@ -69,13 +69,14 @@ pub fn main(cli: Cli) -> ExitCode {
 fn init_logs(command: &Command) -> Result<(), Failure> {
     let serves = matches!(command, Command::Serve(_));
     let default = if serves { "info,sqlx=off" } else { "warn,seqline::append=off,sqlx=off" };
-    let given = std::env::var("SEQLINE_LOG").unwrap_or_default();
-    let filter = match given.trim() {
-        "" => EnvFilter::new(default),
-        filter => log_filter(filter).ok_or_else(|| {
-            Failure::Usage("SEQLINE_LOG is not a filter such as info, debug or seqline=debug".to_owned())
-        })?,
+    let given = std::env::var_os("SEQLINE_LOG").unwrap_or_default();
+    let filter = match given.to_str().map(str::trim) {
+        Some("") => Some(EnvFilter::new(default)),
+        text => text.and_then(log_filter),
     };
+    let filter = filter.ok_or_else(|| {
+        Failure::Usage("SEQLINE_LOG is not a filter such as info, debug or seqline=debug".to_owned())
+    })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second call in one process keeps the first subscriber, which is what is wanted.
     let _ = if serves {

@@ -23,6 +23,20 @@ where
     }
 }
 
+/// Real time since something: what a server measures does not follow a manual clock either.
+pub(crate) struct Stopwatch(tokio::time::Instant);
+
+impl Stopwatch {
+    #[expect(clippy::disallowed_methods, reason = "it is compared with what a real server does")]
+    pub(crate) fn start() -> Self {
+        Self(tokio::time::Instant::now())
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.0.elapsed()
+    }
+}
+
 /// A pooled connection for one piece of work. Unless [`Lease::done`] says that the work ended well, the connection is
 /// closed and not reused: it may be in the middle of an answer that never comes.
 pub(crate) struct Lease(Option<PoolConnection<Postgres>>);

@@ -150,18 +150,20 @@ impl Maintenance {
     /// died, is repeated after [`TASK_LEASE`]. What happens is logged; nothing ends it but `stop`, for which a step that runs
     /// is finished.
     pub async fn run_on_schedule(&self, interval: Duration, stop: CancellationToken) {
-        let mut outage_logged = false;
+        // Whether waiting helps, as it was said last.
+        let mut said = None;
         while !stop.is_cancelled() {
             let pause = match Box::pin(self.run_if_due(interval, &stop)).await {
                 Ok(pause) => {
-                    if std::mem::take(&mut outage_logged) {
+                    if said.take().is_some() {
                         tracing::info!("partition maintenance can ask the database again");
                     }
                     pause.max(SCHEDULE_PAUSE_MIN)
                 }
                 Err(error) => {
-                    if !std::mem::replace(&mut outage_logged, true) {
-                        match error.is_retryable() {
+                    let waiting_helps = error.is_retryable();
+                    if said.replace(waiting_helps) != Some(waiting_helps) {
+                        match waiting_helps {
                             true => {
                                 tracing::warn!(error = %error, "partition maintenance waits for the database")
                             }
@@ -188,8 +190,6 @@ impl Maintenance {
     ) -> Result<Duration, DatabaseError> {
         if let Some(started_at) = self.claim(interval).await? {
             match self.run_until(stop).await {
-                // Not finished, so another process goes on when the lease is over, or this one when it is back.
-                Ok(_) if stop.is_cancelled() => return Ok(Duration::ZERO),
                 Ok(report) => {
                     tracing::info!(
                         created = report.created,
@@ -197,7 +197,10 @@ impl Maintenance {
                         dropped = report.dropped,
                         "partition maintenance done"
                     );
-                    self.finish(started_at).await?;
+                    // Cut short it is not finished: another process goes on when the lease is over.
+                    if !(stop.is_cancelled() && report.postponed) {
+                        self.finish(started_at).await?;
+                    }
                 }
                 // Not finished, so it is repeated when the lease is over.
                 Err(error) => tracing::error!(error = %error, "partition maintenance failed"),

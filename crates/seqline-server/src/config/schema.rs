@@ -141,7 +141,7 @@ pub const KEYS: &[Key] = &[
     ),
     duration(
         "consumer.event_timeout",
-        secs(60),
+        secs(30),
         ms(1)..=days(1),
         |config| &mut config.consumer.event_timeout,
         "How long a handler may take for one event before its round fails, so that one that hangs does not hold its transaction for ever.",

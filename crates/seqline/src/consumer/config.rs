@@ -29,8 +29,8 @@ pub struct ConsumerConfig {
     pub lock_timeout: Duration,
     /// Longest pause between two statements of a round (`database.idle_in_tx_timeout`), and the longest for which the server
     /// waits for a worker to take what it sends (over TCP, on Linux): when the host of a worker is gone, its cursor is free
-    /// again after that. A round whose handlers send nothing for long is kept alive; one event may not take longer, so it is
-    /// not below `event_timeout`.
+    /// again after that. It is well above `event_timeout`, so that a round whose handlers
+    /// send no statements is kept alive between events; the closer they are, the more statements that takes.
     pub idle_in_tx_timeout: Duration,
     /// Longest pause between two attempts to listen (`database.listen_reconnect_backoff_cap`).
     pub listen_reconnect_backoff_cap: Duration,
@@ -57,7 +57,7 @@ impl Default for ConsumerConfig {
         Self {
             batch_size: 200,
             poll_interval: Duration::from_secs(2),
-            event_timeout: Duration::from_secs(60),
+            event_timeout: Duration::from_secs(30),
             failure_backoff_cap: Duration::from_secs(30),
             stop_timeout: Duration::from_secs(30),
             statement_timeout: STATEMENT_DEADLINE,

@@ -15,7 +15,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use futures_util::FutureExt;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, PgTransaction};
-use time::OffsetDateTime;
 
 use super::config::ConsumerConfig;
 use super::error::RoundError;
@@ -23,7 +22,7 @@ use super::handler::{AnyHandler, Round};
 use super::name::ConsumerName;
 use super::plan::{LostRange, PlanError, plan_round};
 use crate::clock::Clock;
-use crate::deadline::{Lease, within};
+use crate::deadline::{Lease, Stopwatch, within};
 use crate::error::{CommitError, DatabaseError, GapError};
 use crate::event::StoredEvent;
 use crate::limits::{READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
@@ -96,16 +95,23 @@ impl Rounds<'_> {
 
     async fn attempt(&self, known: Known) -> Result<RoundResult, RoundError> {
         let mut lease = within(self.config.deadline(), Lease::acquire(self.pool)).await?;
-        let result = self.on(lease.connection(), known).await;
-        // Dropped otherwise, which closes the connection: where it stands is not known.
+        let mut beginning = false;
+        let result = self.on(lease.connection(), known, &mut beginning).await;
+        // Dropped otherwise, which closes the connection: where it stands is not known. So too when the beginning failed, for the
+        // driver believes that there is no transaction then, and there may be one.
         let usable = result.as_ref().err().is_none_or(leaves_connection_usable);
-        if usable && !lease.connection().is_in_transaction() {
+        if usable && !beginning && !lease.connection().is_in_transaction() {
             lease.done();
         }
         result
     }
 
-    async fn on(&self, connection: &mut PgConnection, known: Known) -> Result<RoundResult, RoundError> {
+    async fn on(
+        &self,
+        connection: &mut PgConnection,
+        known: Known,
+        beginning: &mut bool,
+    ) -> Result<RoundResult, RoundError> {
         let known = match known {
             Known::Position(last_seq) => last_seq,
             Known::Nothing => match self.look(connection).await? {
@@ -113,8 +119,9 @@ impl Rounds<'_> {
                 None => return Ok(RoundResult::IDLE),
             },
         };
-        let beginning = AssertSqlSafe(self.config.beginning());
-        let tx = self.ask(connection.begin_with(beginning)).await?;
+        *beginning = true;
+        let tx = self.ask(connection.begin_with(AssertSqlSafe(self.config.beginning()))).await?;
+        *beginning = false;
         let mut round = Round { tx, consumer: self.name };
         let result = self.work(&mut round, known).await;
         self.end(round, &result).await?;
@@ -182,10 +189,13 @@ impl Rounds<'_> {
         if let Some(LostRange { from, to }) = plan.lost {
             self.ask(store::consumers::record_loss(&mut round.tx, name, from, to)).await?;
         }
-        let mut asked_at = self.clock.now();
+        let mut asked = Stopwatch::start();
         for event in &events {
-            self.keep_alive(round, &mut asked_at).await?;
-            self.handle(event, round).await.map_err(|error| match error {
+            let handled = async {
+                self.keep_alive(round, &mut asked).await?;
+                self.handle(event, round).await
+            };
+            handled.await.map_err(|error| match error {
                 // A handler before this one is to blame, or this one.
                 error if error.is_in_failed_transaction() => {
                     RoundError::TransactionFailed { first_seq: first.seq, last_seq: event.seq }
@@ -266,17 +276,13 @@ impl Rounds<'_> {
         }
     }
 
-    /// Sends a statement when the handlers have sent none for long, as far as is known: else the server takes the round for
-    /// one whose process is gone.
-    async fn keep_alive(
-        &self,
-        round: &mut Round<'_>,
-        asked_at: &mut OffsetDateTime,
-    ) -> Result<(), RoundError> {
-        let now = self.clock.now();
-        if now - *asked_at >= self.config.idle_in_tx_timeout / 4 {
+    /// Sends a statement when the next handler could else be silent for so long, with those before it, that the server takes
+    /// the round for one whose process is gone. What handlers have sent is not known.
+    async fn keep_alive(&self, round: &mut Round<'_>, asked: &mut Stopwatch) -> Result<(), RoundError> {
+        let slack = self.config.idle_in_tx_timeout.saturating_sub(self.config.event_timeout);
+        if asked.elapsed() >= slack / 2 {
             self.ask(store::append::touch(&mut round.tx)).await?;
-            *asked_at = now;
+            *asked = Stopwatch::start();
         }
         Ok(())
     }

@@ -153,7 +153,11 @@ pub(crate) async fn record_failure(
     sqlx::query(
         "INSERT INTO seqline.event_consumer_failures AS f (name, error_type, seq) VALUES ($1, $2, $3)
          ON CONFLICT (name) DO UPDATE
-         SET error_type = excluded.error_type, seq = excluded.seq, failed_at = now(), recovered_at = NULL",
+         SET error_type = excluded.error_type, seq = excluded.seq, recovered_at = NULL,
+             -- The same one again, seen by another process, began when it began.
+             failed_at = CASE WHEN f.recovered_at IS NULL AND f.error_type = excluded.error_type
+                                   AND f.seq IS NOT DISTINCT FROM excluded.seq AND f.seq IS NOT NULL
+                              THEN f.failed_at ELSE now() END",
     )
     .bind(name)
     .bind(error_type)

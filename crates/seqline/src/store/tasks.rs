@@ -44,7 +44,7 @@ pub(crate) async fn finish(
     .map(drop)
 }
 
-/// How long until a run can be claimed, in milliseconds; negative when one can be now.
+/// How long until a run can be claimed, in milliseconds; negative when one can be now. Asked after [`claim`].
 pub(crate) async fn due_in_ms(
     connection: &mut PgConnection,
     name: &str,

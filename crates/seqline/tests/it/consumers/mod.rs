@@ -69,7 +69,7 @@ fn config() -> ConsumerConfig {
         stop_timeout: 60 * POLL,
         statement_timeout: DEADLINE,
         lock_timeout: DEADLINE,
-        idle_in_tx_timeout: 2 * DEADLINE,
+        idle_in_tx_timeout: 4 * DEADLINE,
         listen_reconnect_backoff_cap: POLL,
         listen_heartbeat_interval: 1000 * HEARTBEAT,
         listen_heartbeat_timeout: DEADLINE,

@@ -56,7 +56,8 @@ async fn a_stop_before_the_start_handles_nothing() {
 async fn a_stop_does_not_wait_for_cursors_that_cannot_be_made() {
     let db = database().await;
     let _squatter = registers_and_stays(&db).await;
-    let running = Running::on(&db, config(), manual().0, [probe(plain())]);
+    let config = ConsumerConfig { lock_timeout: 3 * DEADLINE, statement_timeout: 3 * DEADLINE, ..config() };
+    let running = Running::on(&db, config, manual().0, [probe(plain())]);
     eventually(DEADLINE, "the wait", async || waiting_to_ensure(&db).await == 1).await;
     running.stop.cancel();
     running.ends().await.unwrap();
