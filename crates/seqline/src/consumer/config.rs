@@ -8,8 +8,8 @@ use crate::store;
 /// What a process may choose about its consumers.
 #[derive(Debug, Clone)]
 pub struct ConsumerConfig {
-    /// Events in one round (`consumer.batch_size`): what is lost and done again when a round fails, what is in memory at most,
-    /// and how long retention has to wait for the round. At least 1, at most
+    /// Events in one round (`consumer.batch_size`): what is rolled back and done again when a round fails, what is in
+    /// memory at most, and how long retention has to wait for the round. At least 1, at most
     /// [`READ_EVENTS_MAX`](crate::limits::READ_EVENTS_MAX).
     pub batch_size: u32,
     /// Longest time between two looks at the log (`consumer.poll_interval`): the delay when notifications are lost.
@@ -29,8 +29,8 @@ pub struct ConsumerConfig {
     pub lock_timeout: Duration,
     /// Longest pause between two statements of a round (`database.idle_in_tx_timeout`), and the longest for which the server
     /// waits for a worker to take what it sends (over TCP, on Linux): when the host of a worker is gone, its cursor is free
-    /// again after that. It is well above `event_timeout`, so that a round whose handlers
-    /// send no statements is kept alive between events; the closer they are, the more statements that takes.
+    /// again after that. A round whose handlers send no statements is kept alive between events; the closer this is to
+    /// `event_timeout`, the more statements that takes, and below it an event can be ended early.
     pub idle_in_tx_timeout: Duration,
     /// Longest pause between two attempts to listen (`database.listen_reconnect_backoff_cap`).
     pub listen_reconnect_backoff_cap: Duration,

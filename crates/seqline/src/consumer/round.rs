@@ -261,7 +261,7 @@ impl Rounds<'_> {
     async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), RoundError> {
         let seq = event.seq;
         // Whatever a panic leaves behind is rolled back, and the handler has been told to keep nothing in memory.
-        let mut handling = AssertUnwindSafe(self.handler.handle(event, round)).catch_unwind().boxed();
+        let mut handling = AssertUnwindSafe(self.handler.handle(event, round)).catch_unwind();
         let handled = self.clock.timeout(self.config.event_timeout, &mut handling).await;
         // What the handler holds is dropped here, and that is its code too.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(handling)));
