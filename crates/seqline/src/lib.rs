@@ -31,6 +31,7 @@
 //! | [`envelope`] | the one JSON form in which an event leaves |
 //! | [`tail`] | follow the log and hand it to sinks |
 //! | [`consumer`] | handle every event exactly once, in your database |
+//! | [`job`] | hand work to a job queue, in the same transaction |
 //! | [`maintenance`] | partitions and retention |
 //! | [`mod@migrate`] | the schema and its versions |
 //! | [`status`] | what an operator wants to know about a log |
@@ -40,6 +41,7 @@
 //!
 //! `opentelemetry`: an append takes its correlation id and trace context from the current `tracing` span.
 //! `embedded`: run a private PostgreSQL server from binaries on this machine.
+//! `riverqueue`: insert jobs through a client of the crate of this name that the application holds.
 
 pub mod limits;
 
@@ -49,6 +51,7 @@ pub mod payload;
 pub mod append;
 pub mod consumer;
 pub mod envelope;
+pub mod job;
 pub mod maintenance;
 pub mod migrate;
 pub mod read;

@@ -48,5 +48,23 @@ pub const NETWORK_MARGIN: Duration = Duration::from_secs(2);
 /// rule; what keeps losing waits like any other failure.
 pub const ROUND_ATTEMPTS_MAX: u32 = 3;
 
+/// Jobs that a handler may insert for one event. A round waits in memory until it is written; whoever fans out further does so in a job.
+pub const EVENT_JOBS_MAX: usize = 1_000;
+
+/// Jobs in one statement; more are split. Rounds of the usual size stay far below.
+pub const JOBS_STATEMENT_MAX: usize = 10_000;
+
+/// Arguments of a job. Ids and numbers: what needs more of them reads it when it runs.
+pub const JOB_ARGUMENTS_MAX: usize = 32;
+
+/// Longest name of an argument, in characters.
+pub const JOB_ARGUMENT_NAME_CHARACTERS_MAX: usize = 64;
+
+/// Tags of a job. Each is an entry of an array that is read with every row.
+pub const JOB_TAGS_MAX: usize = 32;
+
+/// Paused queues that are named. Enough to see what is going on.
+pub const PAUSED_QUEUES_MAX: usize = 100;
+
 /// How long a run of a periodic task counts as going on. After that whoever ran it is taken for dead.
 pub const TASK_LEASE: Duration = Duration::from_secs(5 * 60);

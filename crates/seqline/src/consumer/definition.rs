@@ -3,7 +3,9 @@
 use std::fmt;
 
 use super::handler::{AnyHandler, Handler};
+use super::jobs::Outlet;
 use super::name::ConsumerName;
+use crate::job::JobSink;
 
 /// Where a consumer starts that does not exist yet. It says nothing to one that does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -33,12 +35,13 @@ pub struct Consumer {
     pub(super) handler: Box<dyn AnyHandler>,
     pub(super) start_at: StartAt,
     pub(super) may_append: bool,
+    pub(super) outlet: Option<Outlet>,
 }
 
 impl Consumer {
     /// A consumer that starts at the head and appends nothing.
     pub fn new(name: ConsumerName, handler: impl Handler) -> Self {
-        Self { name, handler: Box::new(handler), start_at: StartAt::Head, may_append: false }
+        Self { name, handler: Box::new(handler), start_at: StartAt::Head, may_append: false, outlet: None }
     }
 
     /// Where it starts when it does not exist yet.
@@ -53,6 +56,13 @@ impl Consumer {
     #[must_use]
     pub fn may_append(mut self) -> Self {
         self.may_append = true;
+        self
+    }
+
+    /// Where the jobs go that the handler inserts with [`Round::jobs`](super::Round::jobs).
+    #[must_use]
+    pub fn jobs(mut self, sink: impl JobSink) -> Self {
+        self.outlet = Some(Outlet::new(sink));
         self
     }
 }

@@ -5,6 +5,7 @@ use std::error::Error;
 use super::handler::HandlerError;
 use super::name::ConsumerName;
 use crate::error::{AppendError, CommitError, DatabaseError, GapError};
+use crate::job::JobError;
 
 /// Why a round failed. Whatever it was, the cursor did not move and nothing of the round is left, unless the error says
 /// otherwise.
@@ -72,6 +73,16 @@ pub enum RoundError {
         /// Last event of the round.
         last_seq: i64,
     },
+    /// The jobs that its handlers asked for could not be inserted.
+    #[error("the jobs of seq {first_seq} to {last_seq} were not inserted: {source}")]
+    Jobs {
+        /// First event of the round.
+        first_seq: i64,
+        /// Last event whose jobs were to be inserted.
+        last_seq: i64,
+        /// Why.
+        source: JobError,
+    },
     /// A number is missing from the log and retention does not explain it. This cannot happen: do not move the cursor.
     #[error(transparent)]
     Gap(#[from] GapError),
@@ -108,6 +119,7 @@ impl RoundError {
             Self::NestedTransaction { .. } => "nested_transaction",
             Self::TransactionEnded { .. } => "transaction_ended",
             Self::CursorMoved { .. } => "cursor_moved",
+            Self::Jobs { .. } => "jobs",
             Self::Gap(_) => "gap",
             Self::AheadOfHead { .. } => "ahead_of_head",
             Self::MissingCursor => "missing_cursor",
@@ -125,7 +137,8 @@ impl RoundError {
             | Self::TransactionFailed { first_seq, .. }
             | Self::NestedTransaction { first_seq, .. }
             | Self::TransactionEnded { first_seq, .. }
-            | Self::CursorMoved { first_seq, .. } => Some(*first_seq),
+            | Self::CursorMoved { first_seq, .. }
+            | Self::Jobs { first_seq, .. } => Some(*first_seq),
             Self::Gap(gap) => Some(gap.expected),
             Self::AheadOfHead { .. } | Self::MissingCursor | Self::Commit(_) | Self::Database(_) => None,
         }
@@ -145,9 +158,9 @@ impl RoundError {
     fn has_sqlstate(&self, is: fn(&str) -> bool) -> bool {
         match self {
             Self::Handler { source, .. } => sqlstates(source.as_ref()).any(|code| is(&code)),
-            Self::Commit(CommitError::Database(error)) | Self::Database(error) => {
-                error.sqlstate().is_some_and(is)
-            }
+            Self::Commit(CommitError::Database(error))
+            | Self::Database(error)
+            | Self::Jobs { source: JobError::Database(error), .. } => error.sqlstate().is_some_and(is),
             Self::Commit(CommitError::NumberingLock { .. }) => is("55P03"),
             _ => false,
         }

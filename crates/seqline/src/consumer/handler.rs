@@ -7,6 +7,7 @@ use std::future::Future;
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, PgTransaction};
 
+use super::jobs::RoundJobs;
 use super::name::ConsumerName;
 use crate::event::StoredEvent;
 
@@ -60,6 +61,7 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Round<'t> {
     pub(super) tx: PgTransaction<'t>,
     pub(super) consumer: &'t ConsumerName,
+    pub(super) jobs: RoundJobs<'t>,
 }
 
 impl<'t> Round<'t> {
@@ -71,6 +73,11 @@ impl<'t> Round<'t> {
     /// The transaction of the round, for [`append`](fn@crate::append) by consumers that may.
     pub fn transaction(&mut self) -> &mut PgTransaction<'t> {
         &mut self.tx
+    }
+
+    /// The jobs of the round.
+    pub fn jobs(&mut self) -> &mut RoundJobs<'t> {
+        &mut self.jobs
     }
 
     /// Whose round it is.

@@ -1,6 +1,6 @@
 //! One round: a transaction that handles the next events of one consumer and moves its cursor.
 //!
-//! In this order: lock the cursor, read, plan, handle each event, move the cursor, commit. Everything that the handler wrote
+//! In this order: lock the cursor, read, plan, handle each event, write the jobs, move the cursor, commit. Everything that the handler wrote
 //! through the round stands or falls with the cursor, so each event has its effects exactly once.
 //!
 //! - The lock is taken with SKIP LOCKED: of any number of workers one works on a consumer, and the others do not wait.
@@ -19,15 +19,17 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, PgTransaction};
 use super::config::ConsumerConfig;
 use super::error::RoundError;
 use super::handler::{AnyHandler, Round};
+use super::jobs::{Outlet, RoundJobs};
 use super::name::ConsumerName;
 use super::plan::{LostRange, PlanError, plan_round};
 use crate::clock::Clock;
 use crate::deadline::{Lease, Stopwatch, within};
 use crate::error::{CommitError, DatabaseError, GapError};
 use crate::event::StoredEvent;
-use crate::limits::{READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
+use crate::job::JobError;
+use crate::limits::{JOBS_STATEMENT_MAX, READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
 use crate::store;
-use crate::store::consumers::{Advance, Lock};
+use crate::store::consumers::{Advance, HeldCursor, Lock};
 
 /// How a round ended that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct RoundResult {
     pub outcome: Outcome,
     /// How many events were handled.
     pub processed: usize,
+    /// How many jobs were inserted.
+    pub jobs: usize,
     /// Whether that were as many as fit into a round, so that there may be more.
     pub full: bool,
     /// What retention took before the consumer had come to it.
@@ -57,8 +61,9 @@ pub struct RoundResult {
 
 impl RoundResult {
     const LOCKED: Self =
-        Self { outcome: Outcome::Locked, processed: 0, full: false, lost: None, last_seq: None };
-    const IDLE: Self = Self { outcome: Outcome::Idle, processed: 0, full: false, lost: None, last_seq: None };
+        Self { outcome: Outcome::Locked, processed: 0, jobs: 0, full: false, lost: None, last_seq: None };
+    const IDLE: Self =
+        Self { outcome: Outcome::Idle, processed: 0, jobs: 0, full: false, lost: None, last_seq: None };
 }
 
 /// What is known before a round begins.
@@ -79,6 +84,7 @@ pub(super) struct Rounds<'a> {
     pub(super) name: &'a ConsumerName,
     pub(super) handler: &'a dyn AnyHandler,
     pub(super) may_append: bool,
+    pub(super) outlet: Option<&'a Outlet>,
 }
 
 impl Rounds<'_> {
@@ -122,7 +128,7 @@ impl Rounds<'_> {
         *beginning = true;
         let tx = self.ask(connection.begin_with(AssertSqlSafe(self.config.beginning()))).await?;
         *beginning = false;
-        let mut round = Round { tx, consumer: self.name };
+        let mut round = Round { tx, consumer: self.name, jobs: RoundJobs::new(self.outlet) };
         let result = self.work(&mut round, known).await;
         self.end(round, &result).await?;
         match result {
@@ -189,21 +195,28 @@ impl Rounds<'_> {
         if let Some(LostRange { from, to }) = plan.lost {
             self.ask(store::consumers::record_loss(&mut round.tx, name, from, to)).await?;
         }
+        let (first_seq, last_seq) = (first.seq, plan.new_last_seq);
         let mut asked = Stopwatch::start();
+        let mut jobs = 0;
         for event in &events {
             let handled = async {
                 self.keep_alive(round, &mut asked).await?;
-                self.handle(event, round).await
+                round.jobs.begin_event(event);
+                self.handle(event, round).await?;
+                // As a rule all at once, at the end.
+                if round.jobs.len() >= JOBS_STATEMENT_MAX || (event.seq == last_seq && round.jobs.len() > 0) {
+                    jobs += self.write_jobs(round, &held, first_seq, event.seq).await?;
+                }
+                Ok(())
             };
-            handled.await.map_err(|error| match error {
+            handled.await.map_err(|error: RoundError| match error {
                 // A handler before this one is to blame, or this one.
                 error if error.is_in_failed_transaction() => {
-                    RoundError::TransactionFailed { first_seq: first.seq, last_seq: event.seq }
+                    RoundError::TransactionFailed { first_seq, last_seq: event.seq }
                 }
                 error => error,
             })?;
         }
-        let (first_seq, last_seq) = (first.seq, plan.new_last_seq);
         let advanced = store::consumers::advance(&mut round.tx, name, &held, last_seq, self.may_append);
         match self.ask(advanced).await.map_err(RoundError::from) {
             Ok(Advance::Advanced) => {}
@@ -220,6 +233,7 @@ impl Rounds<'_> {
         Ok(RoundResult {
             outcome: Outcome::Processed,
             processed: events.len(),
+            jobs,
             // The second: what was read reaches as far as a full round would, and retention has taken its beginning.
             full: events.len() == batch_size as usize
                 || plan.new_last_seq - held.last_seq == i64::from(batch_size),
@@ -276,6 +290,22 @@ impl Rounds<'_> {
         }
     }
 
+    /// Writes the jobs that wait, if the transaction is still that of the round: in another one they would stay when the round fails.
+    async fn write_jobs(
+        &self,
+        round: &mut Round<'_>,
+        held: &HeldCursor,
+        first_seq: i64,
+        last_seq: i64,
+    ) -> Result<usize, RoundError> {
+        if !self.ask(store::consumers::is_in_transaction_of(&mut round.tx, held)).await? {
+            return Err(RoundError::TransactionEnded { first_seq, last_seq });
+        }
+        let Round { tx, consumer, jobs } = round;
+        let written = within(self.config.deadline(), jobs.write(tx, consumer)).await;
+        written.map_err(|source| RoundError::Jobs { first_seq, last_seq, source })
+    }
+
     /// Sends a statement when the next handler could else be silent for so long, with those before it, that the server takes
     /// the round for one whose process is gone. What handlers have sent is not known.
     async fn keep_alive(&self, round: &mut Round<'_>, asked: &mut Stopwatch) -> Result<(), RoundError> {
@@ -321,7 +351,9 @@ fn leaves_connection_usable(error: &RoundError) -> bool {
         | RoundError::TransactionEnded { .. } => false,
         RoundError::Database(error) => !error.is_connection_failure(),
         RoundError::Commit(error) => error.had_no_effect(),
-        RoundError::Handler { .. }
+        RoundError::Jobs { source: JobError::Database(error), .. } => !error.is_connection_failure(),
+        RoundError::Jobs { .. }
+        | RoundError::Handler { .. }
         | RoundError::Appended { .. }
         | RoundError::TransactionFailed { .. }
         | RoundError::CursorMoved { .. }

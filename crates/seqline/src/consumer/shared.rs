@@ -30,6 +30,7 @@ impl Shared {
             name: &consumer.name,
             handler: &*consumer.handler,
             may_append: consumer.may_append,
+            outlet: consumer.outlet.as_ref(),
         }
     }
 

@@ -96,6 +96,16 @@ pub(crate) async fn lock(connection: &mut PgConnection, name: &str, known: i64) 
     })
 }
 
+/// Whether this is still the transaction that locked the cursor. What comes after another one has nothing to do with it.
+pub(crate) async fn is_in_transaction_of(
+    connection: &mut PgConnection,
+    held: &HeldCursor,
+) -> Result<bool, sqlx::Error> {
+    let xid: Option<String> =
+        sqlx::query_scalar("SELECT pg_current_xact_id_if_assigned()::text").fetch_one(connection).await?;
+    Ok(xid.as_ref() == Some(&held.xid))
+}
+
 /// What came of moving a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Advance {

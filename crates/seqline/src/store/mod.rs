@@ -5,10 +5,12 @@
 
 pub(crate) mod append;
 pub(crate) mod consumers;
+pub(crate) mod jobs;
 pub(crate) mod listen;
 pub(crate) mod migrations;
 pub(crate) mod partitions;
 pub(crate) mod read;
+pub(crate) mod river;
 pub(crate) mod schema;
 pub(crate) mod settings;
 pub(crate) mod tasks;

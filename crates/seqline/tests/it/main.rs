@@ -6,6 +6,7 @@ mod append_rules;
 mod consumers;
 mod deferred;
 mod isolation;
+mod jobs;
 mod migrations;
 mod numbering;
 mod partitions;

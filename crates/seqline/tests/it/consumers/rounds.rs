@@ -7,8 +7,14 @@ async fn a_round_handles_events_in_order_and_moves_the_cursor() {
     let bench = Bench::new(config(), plain()).await;
     append(&bench.db.producer(), 1..=5).await;
     let result = bench.round().await.unwrap();
-    let expected =
-        RoundResult { outcome: Outcome::Processed, processed: 5, full: false, lost: None, last_seq: Some(5) };
+    let expected = RoundResult {
+        outcome: Outcome::Processed,
+        processed: 5,
+        jobs: 0,
+        full: false,
+        lost: None,
+        last_seq: Some(5),
+    };
     assert_eq!(result, expected);
     let order: Vec<i64> =
         sqlx::query_scalar("SELECT seq FROM effects ORDER BY id").fetch_all(&bench.db.admin()).await.unwrap();
@@ -99,8 +105,14 @@ async fn a_round_that_finds_the_consumer_locked_goes_away_at_once_and_does_nothi
     let started = Clock::system().now();
     let result = bench.round().await.unwrap();
     assert!(Clock::system().now() - started < DEADLINE / 4, "the lock timeout is {DEADLINE:?}");
-    let locked =
-        RoundResult { outcome: Outcome::Locked, processed: 0, full: false, lost: None, last_seq: None };
+    let locked = RoundResult {
+        outcome: Outcome::Locked,
+        processed: 0,
+        jobs: 0,
+        full: false,
+        lost: None,
+        last_seq: None,
+    };
     assert_eq!(result, locked);
     bench.assert_untouched().await;
     other.rollback().await.unwrap();

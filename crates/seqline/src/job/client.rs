@@ -1,0 +1,97 @@
+//! The client of an application that uses the crate `riverqueue`.
+
+use riverqueue::{Client, InsertOpts, InsertResult, JobArgs as RiverArgs};
+use sqlx::PgTransaction;
+
+use super::args::JobArgs;
+use super::error::{InvalidJob, JobError};
+use super::new_job::JobOrigin;
+use super::river::metadata_of;
+use crate::event::StoredEvent;
+
+/// Inserts jobs through the application's own client of the crate `riverqueue`, so that its types, defaults, hooks and middleware
+/// apply.
+///
+/// Kinds and arguments are those of the application's types, so a worker of the same program cannot disagree with what is inserted. The
+/// client writes one statement for each job; for many jobs an event, and for kinds that are known at run time only, there is
+/// [`River`](super::River).
+///
+/// ```no_run
+/// use riverqueue::{InsertOpts, JobArgs};
+/// use seqline::StoredEvent;
+/// use seqline::consumer::{Handler, HandlerError, Round};
+/// use seqline::job::RiverClient;
+///
+/// #[derive(JobArgs, serde::Serialize, serde::Deserialize)]
+/// #[river(kind = "invoice.send")]
+/// struct SendInvoice {
+///     order_id: String,
+/// }
+///
+/// struct Invoices {
+///     river: RiverClient,
+/// }
+///
+/// impl Handler for Invoices {
+///     async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), HandlerError> {
+///         let order_id = event.resource_id.clone().unwrap_or_default();
+///         self.river.insert(round.transaction(), event, SendInvoice { order_id }, InsertOpts::default()).await?;
+///         Ok(())
+///     }
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct RiverClient(Client);
+
+impl RiverClient {
+    /// Over this client.
+    #[must_use]
+    pub fn new(client: Client) -> Self {
+        Self(client)
+    }
+
+    /// Inserts a job for an event in the transaction: it is there when that is committed, and never was when it is rolled back.
+    /// The number, id and correlation id of the event are added to its metadata.
+    ///
+    /// Not cancel safe: after a dropped future the transaction has to be rolled back.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::Invalid`] when the arguments hold anything but whole numbers and ids, [`JobError::Client`] with what the client
+    /// said.
+    pub async fn insert<A: RiverArgs>(
+        &self,
+        tx: &mut PgTransaction<'_>,
+        event: &StoredEvent,
+        args: A,
+        opts: InsertOpts,
+    ) -> Result<InsertResult<A>, JobError> {
+        let value = serde_json::to_value(&args).map_err(|error| JobError::Client(error.into()))?;
+        ids_only(value)?.check()?;
+        let mut metadata = opts.metadata().cloned().unwrap_or_default();
+        for (key, value) in metadata_of(JobOrigin::of(event)) {
+            metadata.insert(&key, value).map_err(|error| JobError::Client(error.into()))?;
+        }
+        let inserting = self.0.insert(args).opts(opts.with_metadata(metadata)).tx(tx);
+        inserting.await.map_err(|error| JobError::Client(error.into()))
+    }
+}
+
+/// The arguments of a type of the application, if they are what the arguments of a job may be.
+fn ids_only(args: serde_json::Value) -> Result<JobArgs, InvalidJob> {
+    use serde_json::Value;
+
+    let Value::Object(members) = args else { return Err(InvalidJob::NoObject) };
+    let mut ids = JobArgs::new();
+    for (name, value) in members {
+        ids = match value {
+            Value::String(id) => ids.with(name, id),
+            Value::Number(number) => match number.as_i64() {
+                Some(number) => ids.with(name, number),
+                None => return Err(InvalidJob::ArgumentType(name)),
+            },
+            _ => return Err(InvalidJob::ArgumentType(name)),
+        };
+    }
+    Ok(ids)
+}
