@@ -144,6 +144,16 @@ impl RoundError {
         }
     }
 
+    /// Why, in a sentence that can be said in a log, if there is one.
+    pub(super) fn reason(&self) -> Option<String> {
+        let error = match self {
+            Self::Jobs { source, .. } => source,
+            Self::Handler { source, .. } => source.downcast_ref()?,
+            _ => return None,
+        };
+        error.is_sayable().then(|| error.to_string())
+    }
+
     /// Whether the round lost against another transaction and may be tried again at once: a deadlock, a lock that was not
     /// had in time, or a conflict of serializable transactions.
     pub(super) fn is_conflict(&self) -> bool {

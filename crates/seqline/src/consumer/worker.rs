@@ -71,7 +71,7 @@ impl Worker {
                 Ok(next) => next,
                 Err(panic) => {
                     discard(panic);
-                    self.note(&mut said, "panic", None).await;
+                    self.note(&mut said, "panic", None, None).await;
                     Next::Pause
                 }
             };
@@ -121,7 +121,7 @@ impl Worker {
                 if matches!(error, RoundError::MissingCursor) {
                     self.start_anew().await;
                 }
-                self.note(said, error.error_type(), error.seq()).await;
+                self.note(said, error.error_type(), error.seq(), error.reason()).await;
                 Next::Pause
             }
         }
@@ -148,11 +148,17 @@ impl Worker {
     }
 
     /// Says that the consumer fails, in the log and in the table.
-    async fn note(&self, said: &mut Said, error_type: &'static str, seq: Option<i64>) {
+    async fn note(
+        &self,
+        said: &mut Said,
+        error_type: &'static str,
+        seq: Option<i64>,
+        reason: Option<String>,
+    ) {
         if !said.failures.contains(&error_type) {
             said.failures.push(error_type);
             let consumer = self.consumer.name.as_str();
-            tracing::error!(consumer, seq, "error.type" = error_type, "event consumer round failed");
+            tracing::error!(consumer, seq, "error.type" = error_type, reason, "event consumer round failed");
         }
         tokio::select! {
             () = self.record(said, Record::Failing { error_type, seq }) => {}

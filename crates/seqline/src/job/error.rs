@@ -136,6 +136,11 @@ pub enum JobError {
 }
 
 impl JobError {
+    /// Whether its sentence is made of names alone, so that it can be said in a log.
+    pub(crate) fn is_sayable(&self) -> bool {
+        !matches!(self, Self::Client(_) | Self::Database(_))
+    }
+
     /// Whether the same may succeed later without any change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

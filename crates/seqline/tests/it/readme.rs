@@ -118,3 +118,19 @@ async fn the_worker_of_the_readme_makes_one_invoice() {
     }
     assert_eq!(invoices(&db).await, [(17, None), (18, None)]);
 }
+
+#[tokio::test]
+async fn the_jobs_of_the_readme_are_in_the_queue() {
+    let db = shop().await;
+    assert_shown(2);
+    crate::jobs::bring_up(&db, "public", None).await;
+    example::run(&db.app(), 17).await.expect("the order is paid");
+    assert_eq!(example::run_invoicing(db.app(), db.options(Role::App)).await, Ok(1));
+    let jobs: Vec<(String, String, String)> =
+        sqlx::query_as("SELECT kind, queue, args::text FROM public.river_job")
+            .fetch_all(&db.app())
+            .await
+            .expect("the jobs can be read");
+    let job = ["invoice.send", "mail", r#"{"order_id": "17"}"#].map(str::to_owned);
+    assert_eq!(jobs, [job.into()]);
+}

@@ -3,8 +3,10 @@
 use std::error::Error;
 
 use seqline::consumer::{
-    Consumer, ConsumerConfig, ConsumerName, Consumers, Handler, HandlerError, Round, StartAt,
+    Consumer, ConsumerConfig, ConsumerName, Consumers, Handler, HandlerError, InvalidConsumerName, Round,
+    StartAt,
 };
+use seqline::job::{JobArgs, NewJob, River};
 use seqline::{Clock, NewEvent, Payload, StoredEvent};
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
@@ -43,9 +45,36 @@ async fn work(pool: PgPool, listen: PgConnectOptions, stop: CancellationToken) -
     Ok(consumers.run(stop).await?)
 }
 
+struct Invoicing;
+
+impl Handler for Invoicing {
+    async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), HandlerError> {
+        if let ("order.paid", Some(order)) = (event.event_type.as_str(), &event.resource_id) {
+            let args = JobArgs::new().with("order_id", order);
+            round.jobs().insert(NewJob { queue: "mail".into(), ..NewJob::new("invoice.send", args) })?;
+        }
+        Ok(())
+    }
+}
+
+fn invoicing() -> Result<Consumer, InvalidConsumerName> {
+    Ok(Consumer::new(ConsumerName::new("invoicing")?, Invoicing).jobs(River::in_schema("public")))
+}
+
 /// Runs the example.
 pub(super) async fn run(pool: &PgPool, order: i64) -> Result<(), Box<dyn Error>> {
     pay_order(pool, order).await
+}
+
+/// The jobs that the example makes of what is in the log.
+pub(super) async fn run_invoicing(pool: PgPool, listen: PgConnectOptions) -> Result<usize, String> {
+    let mut consumers = Consumers::new(pool, listen, ConsumerConfig::default(), Clock::system());
+    let consumer = invoicing().map_err(|error| error.to_string())?.start_at(StartAt::Oldest);
+    consumers.register(consumer).map_err(|error| error.to_string())?;
+    consumers.ensure().await.map_err(|error| error.to_string())?;
+    let name = ConsumerName::new("invoicing").map_err(|error| error.to_string())?;
+    let round = Box::pin(consumers.round(&name)).await.map_err(|error| error.to_string())?;
+    Ok(round.jobs)
 }
 
 /// Runs the worker.

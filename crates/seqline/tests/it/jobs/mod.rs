@@ -19,7 +19,7 @@ async fn database() -> TestDb {
 }
 
 /// River's tables, up to this version of theirs or the newest.
-async fn bring_up(db: &TestDb, schema: &str, version: Option<i64>) {
+pub(crate) async fn bring_up(db: &TestDb, schema: &str, version: Option<i64>) {
     let app = db.app();
     sqlx::raw_sql(AssertSqlSafe(format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"")))
         .execute(&db.admin())
