@@ -95,13 +95,11 @@ pub enum JobError {
     },
     /// The tables are too old. The transaction is usable.
     #[error(
-        "River's schema {schema} has version {found}, Seqline needs {oldest} or newer: run River's migrations"
+        "River's schema {schema} is older than version {oldest}, which Seqline needs: run River's migrations"
     )]
     OldRiver {
         /// The schema.
         schema: String,
-        /// Its version.
-        found: i64,
         /// The oldest that will do.
         oldest: i64,
     },

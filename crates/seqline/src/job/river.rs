@@ -112,7 +112,7 @@ impl River {
         match version {
             None => Err(JobError::UnversionedRiver { schema }),
             Some(found) if found < *VERSIONS.start() => {
-                Err(JobError::OldRiver { schema, found, oldest: *VERSIONS.start() })
+                Err(JobError::OldRiver { schema, oldest: *VERSIONS.start() })
             }
             Some(found) if found > *VERSIONS.end() => {
                 Err(JobError::NewRiver { schema, found, newest: *VERSIONS.end() })
@@ -130,12 +130,12 @@ impl River {
         if !facts.has_migrations {
             return Err(JobError::UnversionedRiver { schema: schema() });
         }
+        if !facts.has_lines {
+            // They came with version 5.
+            return Err(JobError::OldRiver { schema: schema(), oldest: *VERSIONS.start() });
+        }
         if !facts.may_insert {
             return Err(JobError::Privileges { role: facts.role.clone(), schema: schema() });
-        }
-        if !facts.has_lines {
-            // The line came with version 5.
-            return Err(JobError::OldRiver { schema: schema(), found: 4, oldest: *VERSIONS.start() });
         }
         Ok(())
     }
