@@ -31,7 +31,13 @@ fn beginning_of_period(at: OffsetDateTime, period: Duration) -> OffsetDateTime {
         .map_or(OffsetDateTime::UNIX_EPOCH, |date| date.midnight().assume_utc());
     let since = (at - year_one).whole_nanoseconds();
     let period = i128::try_from(period.as_nanos()).unwrap_or(i128::MAX);
-    let into_period = i64::try_from(since.rem_euclid(period)).unwrap_or(i64::MAX);
-    let begin = at.to_offset(UtcOffset::UTC).checked_sub(time::Duration::nanoseconds(into_period));
+    let into_period = since.rem_euclid(period);
+    // In two parts, because 64 bits of nanoseconds are no more than 292 years.
+    let seconds = i64::try_from(into_period / 1_000_000_000).unwrap_or(i64::MAX);
+    let nanoseconds = i32::try_from(into_period % 1_000_000_000).unwrap_or(0);
+    let begin = at.to_offset(UtcOffset::UTC).checked_sub(time::Duration::new(seconds, nanoseconds));
     begin.unwrap_or(year_one)
 }
+
+#[cfg(test)]
+mod tests;
