@@ -163,3 +163,6 @@ fn write_string(text: &str, json: &mut String) {
     }
     json.push('"');
 }
+
+#[cfg(test)]
+mod tests;

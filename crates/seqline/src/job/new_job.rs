@@ -197,3 +197,6 @@ fn is_tag(tag: &str) -> bool {
         && !tag.starts_with('-')
         && !tag.ends_with('-')
 }
+
+#[cfg(test)]
+mod tests;

@@ -50,17 +50,17 @@ use crate::support::append;
 use crate::tail::{advance_until, hands_out_fresh_connections, insert_as_owner, manual, proxy_for, through};
 
 /// How long anything may take that should happen at once.
-const DEADLINE: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_secs(1);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
+pub(crate) const POLL: Duration = Duration::from_secs(1);
 const HEARTBEAT: Duration = Duration::from_secs(10);
 /// In real time, so as short as a busy machine allows.
-const SHORT: Duration = Duration::from_millis(500);
+pub(crate) const SHORT: Duration = Duration::from_millis(500);
 
 /// The consumer of most tests.
-const PROBE: &str = "probe";
+pub(crate) const PROBE: &str = "probe";
 
 /// For a manual clock; what is measured in real time is long unless a test is about it.
-fn config() -> ConsumerConfig {
+pub(crate) fn config() -> ConsumerConfig {
     ConsumerConfig {
         batch_size: 10,
         poll_interval: POLL,
@@ -77,7 +77,7 @@ fn config() -> ConsumerConfig {
 }
 
 /// For the system's clock: polls, reconnects and tries again often.
-fn quick() -> ConsumerConfig {
+pub(crate) fn quick() -> ConsumerConfig {
     let step = Duration::from_millis(20);
     ConsumerConfig {
         poll_interval: step,
@@ -90,12 +90,12 @@ fn quick() -> ConsumerConfig {
     }
 }
 
-fn name(name: &str) -> ConsumerName {
+pub(crate) fn name(name: &str) -> ConsumerName {
     ConsumerName::new(name).expect("the name is valid")
 }
 
 /// A database with a table for effects that the application made. `xid` tells rounds apart.
-async fn database() -> TestDb {
+pub(crate) async fn database() -> TestDb {
     let db = TestDb::new().await;
     make_effects(&db).await;
     db
@@ -111,13 +111,13 @@ async fn make_effects(db: &TestDb) {
     .expect("the application makes its table");
 }
 
-type Handling<'a> = BoxFuture<'a, Result<(), HandlerError>>;
+pub(crate) type Handling<'a> = BoxFuture<'a, Result<(), HandlerError>>;
 
 /// Writes two effects for each event and then does what the test wants.
 struct Acting<F>(F);
 
 /// The handler that does `then` after the two effects of an event.
-fn acting<F>(then: F) -> Acting<F>
+pub(crate) fn acting<F>(then: F) -> Acting<F>
 where
     F: for<'a, 'r> Fn(&'a StoredEvent, &'a mut Round<'r>) -> Handling<'a> + Send + Sync + 'static,
 {
@@ -125,7 +125,7 @@ where
 }
 
 /// The handler that only writes the two effects.
-fn plain() -> impl Handler {
+pub(crate) fn plain() -> impl Handler {
     acting(|_, _| Box::pin(async { Ok(()) }))
 }
 
@@ -148,27 +148,27 @@ where
 
 /// Stops handlers at a place and lets the test see that they are there.
 #[derive(Debug, Clone)]
-struct Gate {
-    reached: watch::Sender<i64>,
-    open: watch::Sender<bool>,
+pub(crate) struct Gate {
+    pub(crate) reached: watch::Sender<i64>,
+    pub(crate) open: watch::Sender<bool>,
 }
 
 impl Gate {
-    fn closed() -> Self {
+    pub(crate) fn closed() -> Self {
         Self { reached: watch::Sender::new(0), open: watch::Sender::new(false) }
     }
 
-    fn open(&self) {
+    pub(crate) fn open(&self) {
         self.open.send_replace(true);
     }
 
     /// Where handlers stop.
-    async fn pass(&self, seq: i64) {
+    pub(crate) async fn pass(&self, seq: i64) {
         self.reached.send_replace(seq);
         self.open.subscribe().wait_for(|open| *open).await.expect("the gate is there");
     }
 
-    async fn is_reached(&self, seq: i64) {
+    pub(crate) async fn is_reached(&self, seq: i64) {
         let mut reached = self.reached.subscribe();
         let at_gate = reached.wait_for(|reached| *reached >= seq);
         let _ = tokio::time::timeout(DEADLINE, at_gate)
@@ -178,7 +178,7 @@ impl Gate {
     }
 
     /// A handler that stops at the gate after the effects of each event.
-    fn handler(&self) -> impl Handler {
+    pub(crate) fn handler(&self) -> impl Handler {
         let gate = self.clone();
         acting(move |event, _| {
             let (gate, seq) = (gate.clone(), event.seq);
@@ -192,33 +192,33 @@ impl Gate {
 
 /// Something that handlers do until it is switched off, and how often they did it.
 #[derive(Debug, Clone)]
-struct Switch {
-    on: Arc<AtomicBool>,
-    times: Arc<AtomicUsize>,
+pub(crate) struct Switch {
+    pub(crate) on: Arc<AtomicBool>,
+    pub(crate) times: Arc<AtomicUsize>,
 }
 
 impl Switch {
-    fn on() -> Self {
+    pub(crate) fn on() -> Self {
         Self { on: Arc::new(AtomicBool::new(true)), times: Arc::default() }
     }
 
-    fn off(&self) {
+    pub(crate) fn off(&self) {
         self.on.store(false, Ordering::SeqCst);
     }
 
     /// Whether it is on; counted if so.
-    fn acts(&self) -> bool {
+    pub(crate) fn acts(&self) -> bool {
         let on = self.on.load(Ordering::SeqCst);
         self.times.fetch_add(usize::from(on), Ordering::SeqCst);
         on
     }
 
-    fn times(&self) -> usize {
+    pub(crate) fn times(&self) -> usize {
         self.times.load(Ordering::SeqCst)
     }
 
     /// A handler that fails at one event while this is on.
-    fn failing_at(&self, seq: i64) -> impl Handler {
+    pub(crate) fn failing_at(&self, seq: i64) -> impl Handler {
         let switch = self.clone();
         acting(move |event, _| {
             let fails = event.seq == seq && switch.acts();
@@ -227,7 +227,7 @@ impl Switch {
     }
 }
 
-fn consumers(
+pub(crate) fn consumers(
     pool: PgPool,
     listen: PgConnectOptions,
     config: ConsumerConfig,
@@ -242,25 +242,25 @@ fn consumers(
 }
 
 /// A consumer called `probe` that begins with the oldest event.
-fn probe(handler: impl Handler) -> Consumer {
+pub(crate) fn probe(handler: impl Handler) -> Consumer {
     Consumer::new(name(PROBE), handler).start_at(StartAt::Oldest)
 }
 
 /// One consumer on a database of its own and a pool of one connection, so that a connection that a round has spoiled is the
 /// next one's too. Its rounds are called by hand.
-struct Bench {
-    db: TestDb,
-    pool: PgPool,
-    consumers: Consumers,
-    hand: ClockHand,
+pub(crate) struct Bench {
+    pub(crate) db: TestDb,
+    pub(crate) pool: PgPool,
+    pub(crate) consumers: Consumers,
+    pub(crate) hand: ClockHand,
 }
 
 impl Bench {
-    async fn new(config: ConsumerConfig, handler: impl Handler) -> Self {
+    pub(crate) async fn new(config: ConsumerConfig, handler: impl Handler) -> Self {
         Self::on(database().await, config, probe(handler)).await
     }
 
-    async fn on(db: TestDb, config: ConsumerConfig, consumer: Consumer) -> Self {
+    pub(crate) async fn on(db: TestDb, config: ConsumerConfig, consumer: Consumer) -> Self {
         let pool = db.app_pool(1);
         let (clock, hand) = manual();
         let consumers = consumers(pool.clone(), db.options(Role::App), config, clock, [consumer]);
@@ -269,42 +269,42 @@ impl Bench {
     }
 
     /// As it was before the first round.
-    async fn begin_again(&self) {
+    pub(crate) async fn begin_again(&self) {
         set_cursor(&self.db, 0).await;
         as_admin(&self.db, "TRUNCATE effects").await;
     }
 
-    async fn round(&self) -> Result<RoundResult, RoundError> {
+    pub(crate) async fn round(&self) -> Result<RoundResult, RoundError> {
         tokio::time::timeout(2 * DEADLINE, self.consumers.round(&name(PROBE)))
             .await
             .expect("it comes to an end")
     }
 
     /// A round that handles this many events.
-    async fn processes(&self, events: usize) -> RoundResult {
+    pub(crate) async fn processes(&self, events: usize) -> RoundResult {
         let result = self.round().await.expect("the round succeeds");
         assert_eq!((result.outcome, result.processed), (Outcome::Processed, events));
         result
     }
 
     /// Nothing of any round is there.
-    async fn assert_untouched(&self) {
+    pub(crate) async fn assert_untouched(&self) {
         assert_eq!((cursor(&self.db, PROBE).await, effects(&self.db).await), (0, vec![]));
     }
 
     /// Events up to `seq` have had their effects, and each exactly once.
-    async fn assert_handled(&self, seq: i64) {
+    pub(crate) async fn assert_handled(&self, seq: i64) {
         assert_eq!((cursor(&self.db, PROBE).await, effects(&self.db).await), (seq, twice(1..=seq)));
     }
 
     /// The pool gives out a connection on which nothing is under way.
-    async fn assert_pool_is_sound(&self) {
+    pub(crate) async fn assert_pool_is_sound(&self) {
         assert!(hands_out_fresh_connections(&self.pool).await, "the next borrower is in a transaction");
         assert_eq!(open_transactions(&self.db).await, 0);
     }
 }
 
-async fn open_transactions(db: &TestDb) -> i64 {
+pub(crate) async fn open_transactions(db: &TestDb) -> i64 {
     sqlx::query_scalar(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'",
     )
@@ -314,7 +314,7 @@ async fn open_transactions(db: &TestDb) -> i64 {
 }
 
 /// The numbers of the effects that are committed, in order of the numbers.
-async fn effects(db: &TestDb) -> Vec<i64> {
+pub(crate) async fn effects(db: &TestDb) -> Vec<i64> {
     effects_of(db, PROBE).await
 }
 
@@ -337,12 +337,12 @@ async fn rounds(db: &TestDb) -> Vec<i64> {
     .expect("the effects can be read")
 }
 
-fn twice(seqs: impl IntoIterator<Item = i64>) -> Vec<i64> {
+pub(crate) fn twice(seqs: impl IntoIterator<Item = i64>) -> Vec<i64> {
     seqs.into_iter().flat_map(|seq| [seq, seq]).collect()
 }
 
 /// -1 while there is none.
-async fn cursor(db: &TestDb, consumer: &str) -> i64 {
+pub(crate) async fn cursor(db: &TestDb, consumer: &str) -> i64 {
     let cursors: Vec<i64> =
         sqlx::query_scalar("SELECT last_seq FROM seqline.event_consumer_cursors WHERE name = $1")
             .bind(consumer)
@@ -354,7 +354,7 @@ async fn cursor(db: &TestDb, consumer: &str) -> i64 {
 }
 
 /// What only an operator may: sets the cursor of the probe.
-async fn set_cursor(db: &TestDb, seq: i64) {
+pub(crate) async fn set_cursor(db: &TestDb, seq: i64) {
     sqlx::query("UPDATE seqline.event_consumer_cursors SET last_seq = $1 WHERE name = $2")
         .bind(seq)
         .bind(PROBE)
@@ -363,14 +363,14 @@ async fn set_cursor(db: &TestDb, seq: i64) {
         .expect("a superuser sets the cursor");
 }
 
-async fn reaches(db: &TestDb, consumer: &str, seq: i64) {
+pub(crate) async fn reaches(db: &TestDb, consumer: &str, seq: i64) {
     let what = format!("consumer {consumer} at {seq}");
     eventually(DEADLINE, &what, async || cursor(db, consumer).await >= seq).await;
     assert_eq!(cursor(db, consumer).await, seq);
 }
 
 /// The state of a consumer that there is, or will be at once.
-async fn state_of(db: &TestDb, consumer: &str) -> ConsumerState {
+pub(crate) async fn state_of(db: &TestDb, consumer: &str) -> ConsumerState {
     eventually(DEADLINE, "the cursor", async || cursor(db, consumer).await >= 0).await;
     let all = states(&mut db.connect(Role::App).await).await.expect("states can be read");
     all.into_iter().find(|state| state.name == consumer).expect("the consumer is there")
@@ -394,26 +394,26 @@ async fn waiting_to_ensure(db: &TestDb) -> i64 {
     .unwrap()
 }
 
-async fn as_admin(db: &TestDb, sql: &str) {
+pub(crate) async fn as_admin(db: &TestDb, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(&db.admin()).await.expect(sql);
 }
 
 /// Consumers that run on a task.
-struct Running {
-    listening: watch::Receiver<bool>,
-    stop: CancellationToken,
-    task: JoinHandle<Result<(), ConsumersError>>,
+pub(crate) struct Running {
+    pub(crate) listening: watch::Receiver<bool>,
+    pub(crate) stop: CancellationToken,
+    pub(crate) task: JoinHandle<Result<(), ConsumersError>>,
 }
 
 impl Running {
-    fn start(consumers: Consumers) -> Self {
+    pub(crate) fn start(consumers: Consumers) -> Self {
         let (listening, stop) = (consumers.listening(), CancellationToken::new());
         let task = tokio::spawn(consumers.run(stop.clone()));
         Self { listening, stop, task }
     }
 
     /// Directly at the database.
-    fn on(
+    pub(crate) fn on(
         db: &TestDb,
         config: ConsumerConfig,
         clock: Clock,
@@ -422,7 +422,7 @@ impl Running {
         Self::start(consumers(db.app_pool(5), db.options(Role::App), config, clock, list))
     }
 
-    async fn listens(&mut self, expected: bool) {
+    pub(crate) async fn listens(&mut self, expected: bool) {
         let changed = self.listening.wait_for(|listening| *listening == expected);
         let _ = tokio::time::timeout(DEADLINE, changed)
             .await
@@ -431,28 +431,32 @@ impl Running {
     }
 
     /// How they end, which must be soon.
-    async fn ends(self) -> Result<(), ConsumersError> {
+    pub(crate) async fn ends(self) -> Result<(), ConsumersError> {
         tokio::time::timeout(DEADLINE, self.task)
             .await
             .expect("the consumers end soon")
             .expect("the consumers do not panic")
     }
 
-    async fn stops(self) {
+    pub(crate) async fn stops(self) {
         self.stop.cancel();
         self.ends().await.expect("the consumers stop");
     }
 }
 
 /// The network lets nobody listen: only polling is left, by a clock that stands still unless its hand is moved.
-struct Deaf {
-    proxy: FaultProxy,
-    hand: ClockHand,
-    running: Running,
+pub(crate) struct Deaf {
+    pub(crate) proxy: FaultProxy,
+    pub(crate) hand: ClockHand,
+    pub(crate) running: Running,
 }
 
 impl Deaf {
-    async fn start(db: &TestDb, config: ConsumerConfig, list: impl IntoIterator<Item = Consumer>) -> Self {
+    pub(crate) async fn start(
+        db: &TestDb,
+        config: ConsumerConfig,
+        list: impl IntoIterator<Item = Consumer>,
+    ) -> Self {
         let proxy = proxy_for(db).await;
         proxy.refuse();
         let (clock, hand) = manual();
@@ -462,7 +466,7 @@ impl Deaf {
     }
 
     /// Moves the hand step by step: a wait that begins after a step is due only with the next.
-    async fn advances_until(&self, db: &TestDb, consumer: &str, seq: i64) {
+    pub(crate) async fn advances_until(&self, db: &TestDb, consumer: &str, seq: i64) {
         let what = format!("consumer {consumer} at {seq}");
         eventually(DEADLINE, &what, async || {
             let there = cursor(db, consumer).await >= seq;
@@ -521,24 +525,24 @@ async fn has_nothing_to_do(db: &TestDb) {
 
 /// Every event of the log of the program on this thread, for as long as it is held.
 #[derive(Debug, Clone, Default)]
-struct Captured(Arc<Mutex<Vec<Line>>>);
+pub(crate) struct Captured(Arc<Mutex<Vec<Line>>>);
 
 #[derive(Debug, Clone)]
-struct Line {
+pub(crate) struct Line {
     level: tracing::Level,
     target: &'static str,
     text: String,
 }
 
 impl Captured {
-    fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+    pub(crate) fn start() -> (Self, tracing::subscriber::DefaultGuard) {
         let captured = Self::default();
         let subscriber = tracing_subscriber::registry().with(captured.clone());
         (captured, tracing::subscriber::set_default(subscriber))
     }
 
     /// What the library has said at `level` or worse.
-    fn said(&self, level: tracing::Level) -> Vec<String> {
+    pub(crate) fn said(&self, level: tracing::Level) -> Vec<String> {
         let lines = self.0.lock().expect("no writer panicked");
         lines
             .iter()
@@ -548,7 +552,7 @@ impl Captured {
     }
 
     /// How many lines of the library, down to info, contain `text`.
-    fn count(&self, text: &str) -> usize {
+    pub(crate) fn count(&self, text: &str) -> usize {
         self.said(tracing::Level::INFO).iter().filter(|line| line.contains(text)).count()
     }
 }
