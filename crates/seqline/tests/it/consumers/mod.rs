@@ -114,7 +114,7 @@ async fn make_effects(db: &TestDb) {
 pub(crate) type Handling<'a> = BoxFuture<'a, Result<(), HandlerError>>;
 
 /// Writes two effects for each event and then does what the test wants.
-struct Acting<F>(F);
+pub(crate) struct Acting<F>(F);
 
 /// The handler that does `then` after the two effects of an event.
 pub(crate) fn acting<F>(then: F) -> Acting<F>
