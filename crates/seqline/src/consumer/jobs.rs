@@ -24,7 +24,7 @@ pub struct RoundJobs<'t> {
 /// Where the jobs of a consumer go.
 pub(super) struct Outlet {
     sink: Box<dyn AnyJobSink>,
-    /// The paused queues of the last round, so that each is told once.
+    /// The paused queues that were told, so that each is told once.
     paused: Mutex<Vec<String>>,
 }
 
@@ -73,8 +73,8 @@ impl<'t> RoundJobs<'t> {
         consumer: &ConsumerName,
     ) -> Result<usize, JobError> {
         let Some(outlet) = self.outlet else { return Ok(0) };
-        let InsertedJobs { inserted, duplicates, paused_queues } =
-            outlet.sink.insert(tx, &std::mem::take(&mut self.jobs)).await?;
+        let jobs = std::mem::take(&mut self.jobs);
+        let InsertedJobs { inserted, duplicates, paused_queues } = outlet.sink.insert(tx, &jobs).await?;
         if !duplicates.is_empty() {
             tracing::debug!(
                 consumer = consumer.as_str(),
@@ -82,7 +82,7 @@ impl<'t> RoundJobs<'t> {
                 "unique jobs of an event consumer exist already"
             );
         }
-        outlet.tell_paused(consumer, paused_queues);
+        outlet.tell_paused(consumer, &jobs, paused_queues);
         Ok(inserted)
     }
 }
@@ -93,16 +93,21 @@ impl Outlet {
     }
 
     /// Says when a queue is found paused, and when it no longer is: the jobs are safe there, and nobody works them.
-    fn tell_paused(&self, consumer: &ConsumerName, now: Vec<String>) {
+    fn tell_paused(&self, consumer: &ConsumerName, jobs: &[Job], paused: Vec<String>) {
         let consumer = consumer.as_str();
         let mut told = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        for queue in now.iter().filter(|queue| !told.contains(queue)) {
-            tracing::warn!(consumer, queue, "jobs of an event consumer wait in a paused queue");
+        let any = !told.is_empty();
+        // How it is with a queue that got no job is not known.
+        told.retain(|told| paused.contains(told) || jobs.iter().all(|job| job.new_job().queue != *told));
+        for queue in paused {
+            if !told.contains(&queue) {
+                tracing::warn!(consumer, queue, "jobs of an event consumer wait in a paused queue");
+                told.push(queue);
+            }
         }
-        if !told.is_empty() && now.is_empty() {
+        if any && told.is_empty() {
             tracing::info!(consumer, "no queue with jobs of an event consumer is paused any more");
         }
-        *told = now;
     }
 }
 
