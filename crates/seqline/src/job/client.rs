@@ -57,8 +57,8 @@ impl RiverClient {
     ///
     /// # Errors
     ///
-    /// [`JobError::Invalid`] when the arguments hold anything but whole numbers and ids, [`JobError::Client`] with what the client
-    /// said.
+    /// [`JobError::Invalid`] when the arguments hold anything but whole numbers and ids, [`JobError::Database`] with what the
+    /// database reported, and [`JobError::Client`] with anything else that the client said.
     pub async fn insert<A: RiverArgs>(
         &self,
         tx: &mut PgTransaction<'_>,
@@ -73,7 +73,10 @@ impl RiverClient {
             metadata.insert(&key, value).map_err(|error| JobError::Client(error.into()))?;
         }
         let inserting = self.0.insert(args).opts(opts.with_metadata(metadata)).tx(tx);
-        inserting.await.map_err(|error| JobError::Client(error.into()))
+        inserting.await.map_err(|error| match error {
+            riverqueue::Error::Database(error) => error.into(),
+            error => JobError::Client(error.into()),
+        })
     }
 }
 

@@ -125,7 +125,7 @@ pub enum JobError {
         /// The schema.
         schema: String,
     },
-    /// The client of the application refused it. The transaction is usable unless the database is the reason.
+    /// The client of the application refused it. A hook of it can do so when the job is written, so roll the transaction back.
     #[error("the River client did not insert the job")]
     Client(#[source] Box<dyn Error + Send + Sync>),
     /// What the database or the connection reported. The transaction has failed.
