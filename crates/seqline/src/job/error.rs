@@ -125,6 +125,9 @@ pub enum JobError {
         /// The schema.
         schema: String,
     },
+    /// The statement of a [`SqlSink`](super::SqlSink) takes something else than the jobs. The transaction is usable.
+    #[error("the statement of a sink must have one parameter, $1: the jobs")]
+    Statement,
     /// The client of the application refused it. A hook of it can do so when the job is written, so roll the transaction back.
     #[error("the River client did not insert the job")]
     Client(#[source] Box<dyn Error + Send + Sync>),

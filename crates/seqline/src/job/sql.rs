@@ -63,6 +63,11 @@ impl SqlSink {
     pub fn with_clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
     }
+
+    /// PostgreSQL does not mind a parameter that a statement does not use, and the jobs would be lost.
+    fn check(&self) -> Result<(), JobError> {
+        if self.statement.contains("$1") { Ok(()) } else { Err(JobError::Statement) }
+    }
 }
 
 impl JobSink for SqlSink {
@@ -70,6 +75,7 @@ impl JobSink for SqlSink {
         if jobs.is_empty() {
             return Ok(InsertedJobs::default());
         }
+        self.check()?;
         let now = self.clock.now();
         let bodies: Vec<Body<'_>> = jobs.iter().map(|job| body(job, now)).collect();
         store::jobs::hand_over(tx, &self.statement, &bodies).await?;
@@ -77,8 +83,11 @@ impl JobSink for SqlSink {
     }
 
     async fn health(&self, connection: &mut PgConnection) -> Result<SinkHealth, JobError> {
-        store::jobs::prepare(connection, &self.statement).await?;
-        Ok(SinkHealth::default())
+        self.check()?;
+        match store::jobs::prepare(connection, &self.statement).await? {
+            1 => Ok(SinkHealth::default()),
+            _ => Err(JobError::Statement),
+        }
     }
 }
 

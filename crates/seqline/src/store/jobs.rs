@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 use sqlx::types::Json;
-use sqlx::{AssertSqlSafe, Executor, PgConnection, Postgres, SqlSafeStr, Type};
+use sqlx::{
+    AssertSqlSafe, Connection, Either, Executor, PgConnection, Postgres, SqlSafeStr, Statement, Type,
+};
 
 pub(crate) async fn hand_over<T: Serialize + Sync>(
     connection: &mut PgConnection,
@@ -12,9 +14,15 @@ pub(crate) async fn hand_over<T: Serialize + Sync>(
     sqlx::query(AssertSqlSafe(statement)).bind(Json(jobs)).execute(connection).await.map(drop)
 }
 
-/// Whether the statement could be run.
-pub(crate) async fn prepare(connection: &mut PgConnection, statement: &str) -> Result<(), sqlx::Error> {
+/// Whether the statement could be run, and how many parameters it takes then.
+pub(crate) async fn prepare(connection: &mut PgConnection, statement: &str) -> Result<usize, sqlx::Error> {
+    // The driver does not ask again about one that it knows, and a function can go.
+    connection.clear_cached_statements().await?;
     let parameters = [<Json<()> as Type<Postgres>>::type_info()];
-    let statement = AssertSqlSafe(statement).into_sql_str();
-    connection.prepare_with(statement, &parameters).await.map(drop)
+    let prepared = connection.prepare_with(AssertSqlSafe(statement).into_sql_str(), &parameters).await?;
+    Ok(match prepared.parameters() {
+        Some(Either::Left(types)) => types.len(),
+        Some(Either::Right(count)) => count,
+        None => 0,
+    })
 }
