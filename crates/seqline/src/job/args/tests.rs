@@ -70,12 +70,13 @@ proptest! {
 
 #[test]
 fn every_type_that_is_an_id_or_a_number_can_be_an_argument() {
+    let borrowed = "b".to_owned();
     let args = JobArgs::new()
         .with("small", 1_i32)
         .with("large", i64::MIN)
         .with("text", "t")
         .with("string", "s".to_owned())
-        .with("borrowed", &"b".to_owned())
+        .with("borrowed", &borrowed)
         .with("uuid", Uuid::from_u128(0x17));
     let expected = r#"{"borrowed":"b","large":-9223372036854775808,"small":1,"string":"s","text":"t","uuid":"00000000-0000-0000-0000-000000000017"}"#;
     assert_eq!(args.to_json(), expected);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use riverqueue::{Job as RiverJob, MaintenanceConfig, QueueConfig, WorkContext, WorkOutcome, Workers};
 use seqline::clock::Clock;
@@ -88,7 +88,7 @@ async fn a_worker_that_waits_begins_at_once_when_a_job_is_committed() {
     let (sender, mut begun) = mpsc::unbounded_channel();
     let mut workers = Workers::new();
     let work = move |_: WorkContext, job: RiverJob<SendInvoice>| {
-        sender.send((job.args.seq, Instant::now())).expect("the test waits");
+        sender.send((job.args.seq, Clock::system().now())).expect("the test waits");
         async { Ok::<_, Infallible>(WorkOutcome::Complete) }
     };
     workers.add_fn(work).expect("the kind is valid");
@@ -107,7 +107,7 @@ async fn a_worker_that_waits_begins_at_once_when_a_job_is_committed() {
         let mut tx = seqline::begin(&pool).await.unwrap();
         sink.insert(&mut tx, &checked([invoice(seq)])).await.expect("the job is inserted");
         assert!(begun.try_recv().is_err(), "nobody knows before the commit");
-        let committing = Instant::now();
+        let committing = Clock::system().now();
         seqline::commit(tx).await.unwrap();
         let begun = tokio::time::timeout(DEADLINE, begun.recv()).await.expect("long before the poll");
         let (worked, at) = begun.expect("the worker is there");
