@@ -121,8 +121,14 @@ impl Maintenance {
         self.run_until(&CancellationToken::new()).await
     }
 
-    /// A run that leaves the rest to the next when `stop` is cancelled.
-    async fn run_until(&self, stop: &CancellationToken) -> Result<MaintenanceReport, DatabaseError> {
+    /// The same for a process that has to end: when `stop` is cancelled, the step that runs is finished and the rest is left
+    /// to the next run, of this process or another. The report says [`MaintenanceReport::postponed`] then, as when others were
+    /// in the way. Dropping the future instead is as safe: the step that runs is rolled back, those before it stay.
+    ///
+    /// # Errors
+    ///
+    /// As [`Maintenance::run`].
+    pub async fn run_until(&self, stop: &CancellationToken) -> Result<MaintenanceReport, DatabaseError> {
         let (opened_before, cutoff) =
             (self.ago(self.config.partition_max_age), self.ago(self.config.retention));
         let mut report = MaintenanceReport { created: self.ensure().await?, ..Default::default() };

@@ -48,6 +48,25 @@ pub(super) const CHECKS: &[Check] = &[
         holds: |config| config.sync.detach_lock_timeout_max < config.database.statement_timeout,
     },
     Check {
+        name: "job_timeout_below_rescue",
+        keys: &["jobs.timeout", "jobs.rescue_after"],
+        rule: "has to be less than",
+        holds: |config| config.jobs.timeout < config.jobs.rescue_after,
+    },
+    Check {
+        // A run that was forgotten within its interval would be done again.
+        name: "maintenance_within_job_retention",
+        keys: &["sync.partition_maintenance_interval", "jobs.completed_retention"],
+        rule: "must not be more than",
+        holds: |config| config.sync.partition_maintenance_interval <= config.jobs.completed_retention,
+    },
+    Check {
+        name: "job_retry_within_maintenance",
+        keys: &["jobs.retry_backoff_cap", "sync.partition_maintenance_interval"],
+        rule: "must not be more than",
+        holds: |config| config.jobs.retry_backoff_cap <= config.sync.partition_maintenance_interval,
+    },
+    Check {
         // Between two statements of a handler the transaction is idle.
         name: "event_within_idle_in_tx",
         keys: &["consumer.event_timeout", "database.idle_in_tx_timeout"],

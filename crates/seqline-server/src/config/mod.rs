@@ -32,6 +32,7 @@ pub struct Config {
     pub database: Database,
     pub sync: Sync,
     pub consumer: Consumer,
+    pub jobs: Jobs,
     pub shutdown: Shutdown,
 }
 
@@ -72,6 +73,20 @@ pub struct Consumer {
     pub pending_alert_after: Duration,
 }
 
+/// The server's own jobs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Jobs {
+    pub schema: String,
+    pub poll_interval: Duration,
+    pub max_workers: u32,
+    pub timeout: Duration,
+    pub rescue_after: Duration,
+    pub retry_backoff_cap: Duration,
+    pub completed_retention: Duration,
+    pub discarded_retention: Duration,
+}
+
 /// The end of the process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the schema has a sentence for each key")]
@@ -86,6 +101,7 @@ impl Default for Config {
             database: Database::default(),
             sync: Sync::default(),
             consumer: Consumer::default(),
+            jobs: Jobs::default(),
             shutdown: Shutdown::default(),
         };
         for key in schema::KEYS {

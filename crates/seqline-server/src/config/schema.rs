@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::Config;
-use super::values::{self, Given};
+use super::values::{self, Given, SCHEMA_NAME_BYTES_MAX};
 
 /// A setting.
 #[derive(Debug, Clone)]
@@ -23,6 +23,7 @@ pub struct Key {
 enum Kind {
     Duration { default: Duration, range: RangeInclusive<Duration>, field: fn(&mut Config) -> &mut Duration },
     Integer { default: u32, range: RangeInclusive<u32>, field: fn(&mut Config) -> &mut u32 },
+    SchemaName { default: &'static str, field: fn(&mut Config) -> &mut String },
 }
 
 /// All keys, in the order of the guide.
@@ -160,6 +161,60 @@ pub const KEYS: &[Key] = &[
         |config| &mut config.consumer.pending_alert_after,
         "The age of the oldest pending event from which your alert rule is to fire; a worker itself does nothing at it. A restart, which takes no longer than the shutdown and a few polls, stays far below the default.",
     ),
+    Key {
+        name: "jobs.schema",
+        doc: "The schema in which River keeps the server's own jobs. All processes on a database have to name the same.",
+        kind: Kind::SchemaName { default: "seqline_jobs", field: |config| &mut config.jobs.schema },
+    },
+    duration(
+        "jobs.poll_interval",
+        secs(1),
+        ms(10)..=hours(1),
+        |config| &mut config.jobs.poll_interval,
+        "How often each queue of a process is asked for jobs: the delay before a job begins.",
+    ),
+    integer(
+        "jobs.max_workers",
+        4,
+        1..=1000,
+        |config| &mut config.jobs.max_workers,
+        "How many jobs of a queue a process runs at the same time; each may need a connection of the pool.",
+    ),
+    duration(
+        "jobs.timeout",
+        mins(4),
+        ms(100)..=days(1),
+        |config| &mut config.jobs.timeout,
+        "How long an attempt of a job may take before it is asked to stop and fails, so that one that hangs is tried again.",
+    ),
+    duration(
+        "jobs.rescue_after",
+        mins(5),
+        secs(1)..=days(7),
+        |config| &mut config.jobs.rescue_after,
+        "After which time a running job counts as lost with its worker, and is given to another.",
+    ),
+    duration(
+        "jobs.retry_backoff_cap",
+        mins(10),
+        ms(10)..=days(1),
+        |config| &mut config.jobs.retry_backoff_cap,
+        "The longest pause before the next attempt of a job that failed: how soon it goes on after its fault is mended.",
+    ),
+    duration(
+        "jobs.completed_retention",
+        days(7),
+        secs(1)..=days(36_500),
+        |config| &mut config.jobs.completed_retention,
+        "How long completed jobs are kept; as long as it is there, a run keeps its interval from getting another.",
+    ),
+    duration(
+        "jobs.discarded_retention",
+        days(30),
+        secs(1)..=days(36_500),
+        |config| &mut config.jobs.discarded_retention,
+        "How long discarded jobs are kept for you to look at.",
+    ),
     duration(
         "shutdown.total_timeout",
         secs(30),
@@ -188,25 +243,32 @@ impl Key {
         match &self.kind {
             Kind::Duration { default, .. } => values::duration_text(*default),
             Kind::Integer { default, .. } => default.to_string(),
+            Kind::SchemaName { default, .. } => (*default).to_owned(),
         }
     }
 
-    /// The smallest and the largest value.
+    /// The smallest and the largest value, as words.
     #[must_use]
-    pub fn bounds(&self) -> [String; 2] {
+    pub fn bounds(&self) -> String {
         match &self.kind {
-            Kind::Duration { range, .. } => [range.start(), range.end()].map(|d| values::duration_text(*d)),
-            Kind::Integer { range, .. } => [range.start(), range.end()].map(u32::to_string),
+            Kind::Duration { range, .. } => {
+                format!("{} to {}", values::duration_text(*range.start()), values::duration_text(*range.end()))
+            }
+            Kind::Integer { range, .. } => format!("{} to {}", range.start(), range.end()),
+            Kind::SchemaName { .. } => format!("1 to {SCHEMA_NAME_BYTES_MAX} bytes"),
         }
     }
 
     /// What a value has to be.
     #[must_use]
     pub fn expected(&self) -> String {
-        let [min, max] = self.bounds();
+        let bounds = self.bounds();
         match self.kind {
-            Kind::Duration { .. } => format!("a duration with its unit, such as \"1s\", from {min} to {max}"),
-            Kind::Integer { .. } => format!("a whole number from {min} to {max}"),
+            Kind::Duration { .. } => format!("a duration with its unit, such as \"1s\", from {bounds}"),
+            Kind::Integer { .. } => format!("a whole number from {bounds}"),
+            Kind::SchemaName { .. } => format!(
+                "the name of a schema of {bounds}: a-z, 0-9 and _, no digit first, not seqline and not pg_..."
+            ),
         }
     }
 
@@ -215,6 +277,7 @@ impl Key {
         match &self.kind {
             Kind::Duration { default, field, .. } => *field(config) = *default,
             Kind::Integer { default, field, .. } => *field(config) = *default,
+            Kind::SchemaName { default, field } => *field(config) = (*default).to_owned(),
         }
     }
 
@@ -223,6 +286,7 @@ impl Key {
         match &self.kind {
             Kind::Duration { range, field, .. } => assign(field(config), values::duration(given, range)),
             Kind::Integer { range, field, .. } => assign(field(config), values::integer(given, range)),
+            Kind::SchemaName { field, .. } => assign(field(config), values::schema_name(given)),
         }
     }
 
@@ -230,7 +294,7 @@ impl Key {
     pub(super) fn set_text(&self, config: &mut Config, text: &str) -> bool {
         let number = || text.trim().parse().map_or(Given::Other, Given::Integer);
         match &self.kind {
-            Kind::Duration { .. } => self.set(config, Given::Text(text)),
+            Kind::Duration { .. } | Kind::SchemaName { .. } => self.set(config, Given::Text(text)),
             Kind::Integer { .. } => self.set(config, number()),
         }
     }

@@ -47,14 +47,21 @@ fn every_key_is_here_and_sets_a_field_of_its_name() {
     // Each is changed alone, and only the field of its name changes.
     for key in KEYS {
         let mut config = Config::default();
-        let [_, max] = key.bounds();
-        assert!(key.set_text(&mut config, &max), "{}", key.name);
+        assert!(key.set_text(&mut config, &largest(key)), "{}", key.name);
         let (before, after) = (format!("{:#?}", Config::default()), format!("{config:#?}"));
         let changed: Vec<&str> =
             after.lines().filter(|line| !before.lines().any(|other| other == *line)).collect();
         let (_, name) = key.name.split_once('.').unwrap();
         assert_eq!(changed.len(), 1, "{}: {changed:?}", key.name);
         assert!(changed[0].trim().starts_with(&format!("{name}: ")), "{}: {changed:?}", key.name);
+    }
+}
+
+/// The largest value, which is no default.
+fn largest(key: &Key) -> String {
+    match key.name {
+        "jobs.schema" => "z".repeat(46),
+        _ => key.bounds().rsplit(" to ").next().unwrap().to_owned(),
     }
 }
 
@@ -88,8 +95,11 @@ const OTHER_NAMES: [(&str, &str); 3] = [
 fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
     let mut config = Config::default();
     for (at, key) in KEYS.iter().enumerate() {
-        let is_number = key.default_text().parse::<u32>().is_ok();
-        let value = if is_number { format!("{}", 10 + at) } else { format!("{}s", 100 + at) };
+        let value = match key.default_text().parse::<u32>() {
+            Ok(_) => format!("{}", 10 + at),
+            Err(_) if key.name == "jobs.schema" => format!("schema_{at}"),
+            Err(_) => format!("{}s", 100 + at),
+        };
         assert!(key.set_text(&mut config, &value), "{}", key.name);
     }
     let values: Vec<String> = KEYS.iter().map(|key| value_of(&config, key)).collect();
@@ -128,8 +138,7 @@ fn the_default_alert_does_not_fire_during_a_restart() {
 /// The table of the guide, as it has to be.
 fn reference() -> String {
     let row = |key: &Key| {
-        let [min, max] = key.bounds();
-        format!("| `{}` | {} | {min} to {max} | {} |\n", key.name, key.default_text(), key.doc)
+        format!("| `{}` | {} | {} | {} |\n", key.name, key.default_text(), key.bounds(), key.doc)
     };
     format!(
         "| key | default | bounds | what and why |\n|---|---|---|---|\n{}",
@@ -224,6 +233,30 @@ fn numbers_are_whole_and_within_bounds() {
         assert!(loaded(&format!("consumer.batch_size = {value}"), &[]).is_ok());
         assert!(loaded("", &[("SEQLINE_CONSUMER__BATCH_SIZE", value)]).is_ok());
     }
+}
+
+#[test]
+fn a_schema_is_a_plain_name_that_is_nobody_elses() {
+    let longest = "z".repeat(46);
+    for name in ["a", "_1", "seqline_jobs", "seqline2", longest.as_str()] {
+        assert_eq!(loaded(&format!("jobs.schema = \"{name}\""), &[]).unwrap().jobs.schema, name);
+        assert_eq!(loaded("", &[("SEQLINE_JOBS__SCHEMA", name)]).unwrap().jobs.schema, name);
+    }
+    let too_long = "z".repeat(47);
+    let refused =
+        ["", " a", "A", "1a", "a-b", "a.b", "a\\\"b", "\u{e4}", "seqline", "pg_catalog", "pg_x", &too_long];
+    for name in refused {
+        let found = problems(&format!("jobs.schema = \"{name}\""), &[]);
+        assert_eq!(
+            found,
+            [
+                "seqline.toml line 1: jobs.schema: expected the name of a schema of 1 to 46 bytes: a-z, 0-9 and _, no digit first, not seqline and not pg_..."
+            ],
+            "{name}"
+        );
+    }
+    assert_eq!(problems("jobs.schema = 5", &[]).len(), 1);
+    assert_eq!(problems("", &[("SEQLINE_JOBS__SCHEMA", "Seqline")]).len(), 1);
 }
 
 #[test]

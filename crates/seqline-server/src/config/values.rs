@@ -4,6 +4,9 @@ use std::fmt::Write;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+/// River's notification channels are named after the schema and have to fit into an identifier.
+pub(super) const SCHEMA_NAME_BYTES_MAX: usize = 46;
+
 /// A value as a source gives it.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Given<'a> {
@@ -28,6 +31,18 @@ pub(super) fn duration(given: Given<'_>, range: &RangeInclusive<Duration>) -> Op
 pub(super) fn integer(given: Given<'_>, range: &RangeInclusive<u32>) -> Option<u32> {
     let Given::Integer(number) = given else { return None };
     u32::try_from(number).ok().filter(|number| range.contains(number))
+}
+
+/// One that needs no quotes, is not the log's and not reserved to PostgreSQL.
+pub(super) fn schema_name(given: Given<'_>) -> Option<String> {
+    let Given::Text(name) = given else { return None };
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let usable = (1..=SCHEMA_NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(plain)
+        && !name.starts_with(|c: char| c.is_ascii_digit())
+        && !name.starts_with("pg_")
+        && name != "seqline";
+    usable.then(|| name.to_owned())
 }
 
 /// A duration as one would type it.
