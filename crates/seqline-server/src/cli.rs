@@ -30,7 +30,7 @@ pub struct DatabaseArgs {
 pub enum Command {
     /// Run Seqline here: on a PostgreSQL server of its own, or on the given database
     Up(UpArgs),
-    /// Create or update the schema, and make sure that partitions exist
+    /// Create or update the schemas, and make sure that partitions exist
     Migrate(MigrateArgs),
     /// Append one event
     Append(Box<AppendArgs>),
@@ -64,6 +64,9 @@ pub struct UpArgs {
     /// Which events retention keeps
     #[command(flatten)]
     pub retention: RetentionArgs,
+    /// The schema of the jobs.
+    #[command(flatten)]
+    pub config: ConfigArgs,
 }
 
 /// Options of `migrate`.
@@ -72,9 +75,12 @@ pub struct MigrateArgs {
     /// Print the SQL for somebody else to run, and do nothing
     #[arg(long)]
     pub print: bool,
-    /// With --print: only what comes after this schema version
+    /// With --print: of the log's schema only what comes after this version; that of the jobs is printed whole
     #[arg(long, value_name = "VERSION", requires = "print", default_value_t = 0)]
     pub after: i32,
+    /// The schema of the jobs.
+    #[command(flatten)]
+    pub config: ConfigArgs,
     /// Print the outcome as JSON
     #[arg(long)]
     pub json: bool,
@@ -280,15 +286,23 @@ impl RetentionArgs {
     }
 }
 
-/// Options of `serve`.
+/// Where settings come from.
 #[derive(Debug, Args)]
-pub struct ServeArgs {
-    /// worker: hand every event to the consumers, exactly once, and maintain partitions
-    #[arg(long, value_enum, hide_possible_values = true)]
-    pub role: ServeRole,
+pub struct ConfigArgs {
     /// File with settings (TOML), which variables SEQLINE_SECTION__KEY override
     #[arg(long, value_name = "FILE", env = "SEQLINE_CONFIG")]
     pub config: Option<OsString>,
+}
+
+/// Options of `serve`.
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// worker: hand every event to the consumers, exactly once, and run the server's own jobs
+    #[arg(long, value_enum, hide_possible_values = true)]
+    pub role: ServeRole,
+    /// All settings.
+    #[command(flatten)]
+    pub config: ConfigArgs,
     /// URL for the listening connection, when a pooler stands in front of the database
     #[arg(long, value_name = "URL", env = "SEQLINE_LISTEN_URL", hide_env_values = true)]
     pub listen_url: Option<String>,
@@ -297,7 +311,7 @@ pub struct ServeArgs {
 /// Parts of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ServeRole {
-    /// Consumers and the maintenance of partitions; as many of them as one likes.
+    /// Consumers and the server's own jobs; as many of them as one likes.
     Worker,
 }
 

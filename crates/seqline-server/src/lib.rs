@@ -18,6 +18,7 @@
 pub mod cli;
 pub mod config;
 pub mod failure;
+pub mod jobs;
 
 mod commands;
 mod connect;
@@ -68,7 +69,11 @@ pub fn main(cli: Cli) -> ExitCode {
 /// refused, since logs are all that a server gives.
 fn init_logs(command: &Command) -> Result<(), Failure> {
     let serves = matches!(command, Command::Serve(_));
-    let default = if serves { "info,sqlx=off" } else { "warn,seqline::append=off,sqlx=off" };
+    let default = if serves {
+        "info,sqlx=off,riverqueue=off"
+    } else {
+        "warn,seqline::append=off,sqlx=off,riverqueue=off"
+    };
     let given = std::env::var_os("SEQLINE_LOG").unwrap_or_default();
     let filter = match given.to_str().map(str::trim) {
         Some("") => Some(EnvFilter::new(default)),
@@ -102,7 +107,9 @@ fn log_filter(text: &str) -> Option<EnvFilter> {
         let part = part.trim();
         !part.contains(['=', ':', '[']) && !is_level(part) && !part.starts_with("seqline") && part != "sqlx"
     });
-    if misspelt { None } else { EnvFilter::try_new(text).ok() }
+    // River repeats itself for as long as the database is away, and what is worth a line of it is told by the jobs.
+    let quiet = if text.contains("riverqueue") { "" } else { ",riverqueue=off" };
+    if misspelt { None } else { EnvFilter::try_new(format!("{text}{quiet}")).ok() }
 }
 
 async fn run(cli: Cli) -> Result<(), Failure> {

@@ -19,8 +19,8 @@ use crate::limits::DROP_TIMEOUT;
 pub(crate) enum Phase {
     /// Those that handle events.
     Consumers,
-    /// What keeps the log in order.
-    Maintenance,
+    /// The server's own jobs, which those before may want done.
+    Jobs,
 }
 
 /// All components, in the order in which they were started.
@@ -186,10 +186,10 @@ mod tests {
     async fn phases_stop_in_their_order_whatever_was_started_first() {
         let (mut lifecycle, _hand) = lifecycle();
         let diary = Diary::default();
-        lifecycle.start("b", Phase::Maintenance, obedient(&diary, "maintenance"));
+        lifecycle.start("b", Phase::Jobs, obedient(&diary, "jobs"));
         lifecycle.start("a", Phase::Consumers, obedient(&diary, "consumers"));
         soon(lifecycle.stop(Duration::from_secs(1))).await;
-        assert_eq!(diary.notes(), ["consumers", "maintenance"]);
+        assert_eq!(diary.notes(), ["consumers", "jobs"]);
     }
 
     #[tokio::test]
@@ -197,7 +197,7 @@ mod tests {
         let (mut lifecycle, hand) = lifecycle();
         let diary = Diary::default();
         lifecycle.start("a", Phase::Consumers, deaf(&diary, "consumers"));
-        lifecycle.start("b", Phase::Maintenance, obedient(&diary, "maintenance"));
+        lifecycle.start("b", Phase::Jobs, obedient(&diary, "jobs"));
         let mut stopping = std::pin::pin!(lifecycle.stop(Duration::from_secs(10)));
         assert!(poll!(&mut stopping).is_pending());
         hand.advance(Duration::from_millis(9_999));
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(diary.notes(), [""; 0]);
         hand.advance(Duration::from_millis(1));
         soon(stopping).await;
-        assert_eq!(diary.notes(), ["consumers", "maintenance"]);
+        assert_eq!(diary.notes(), ["consumers", "jobs"]);
     }
 
     #[tokio::test]
@@ -214,7 +214,7 @@ mod tests {
         let (mut lifecycle, hand) = lifecycle();
         let diary = Diary::default();
         lifecycle.start("a", Phase::Consumers, deaf(&diary, "consumers"));
-        lifecycle.start("b", Phase::Maintenance, deaf(&diary, "maintenance"));
+        lifecycle.start("b", Phase::Jobs, deaf(&diary, "jobs"));
         let mut stopping = std::pin::pin!(lifecycle.stop(Duration::from_secs(10)));
         assert!(poll!(&mut stopping).is_pending());
         hand.advance(Duration::from_secs(10));
@@ -228,10 +228,10 @@ mod tests {
         let diary = Diary::default();
         lifecycle.start("runs", Phase::Consumers, obedient(&diary, "consumers"));
         assert!(poll!(std::pin::pin!(lifecycle.unexpected_end())).is_pending());
-        lifecycle.start("fails", Phase::Maintenance, |_| async { Err("why".to_owned()) });
+        lifecycle.start("fails", Phase::Jobs, |_| async { Err("why".to_owned()) });
         let end = soon(lifecycle.unexpected_end()).await;
         assert_eq!(end, UnexpectedEnd { component: "fails", reason: "why".to_owned() });
-        lifecycle.start("panics", Phase::Maintenance, |_| async { panic!("a payload") });
+        lifecycle.start("panics", Phase::Jobs, |_| async { panic!("a payload") });
         let end = soon(lifecycle.unexpected_end()).await;
         assert_eq!(end, UnexpectedEnd { component: "panics", reason: "it panicked".to_owned() });
         // The others can still be stopped.

@@ -30,3 +30,27 @@ pub(crate) const DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long the end of the process waits for a task that does not yield. Whatever had to be done is done by then.
 pub(crate) const RUNTIME_END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause after the first failed attempt of a job: longer than a lock is held, short beside every interval.
+pub(crate) const JOB_RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// How often a run of maintenance is tried: with its pauses for about ten minutes. After that something is wrong that time
+/// does not mend, and the next run comes anyway.
+pub(crate) const MAINTENANCE_ATTEMPTS: i32 = 8;
+
+/// How often a worker looks whether its jobs can be reached: often enough to be told within twenty seconds.
+pub(crate) const JOBS_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Longest pause between two fetches, when there is more to fetch.
+pub(crate) const JOBS_FETCH_COOLDOWN: Duration = Duration::from_millis(100);
+
+/// How often lost jobs are looked for, at least and at most: a tenth of the time after which one counts as lost is in
+/// between.
+pub(crate) const JOBS_RESCUE_INTERVAL: (Duration, Duration) =
+    (Duration::from_secs(1), Duration::from_secs(30));
+
+/// How long taking the lock of River's migration may take: another process is migrating then.
+pub(crate) const JOBS_MIGRATE_LOCK_WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Pause between two attempts at that lock.
+pub(crate) const JOBS_MIGRATE_LOCK_RETRY: Duration = Duration::from_millis(200);

@@ -9,12 +9,16 @@ pub(crate) mod status;
 pub(crate) mod tail;
 pub(crate) mod up;
 
+use std::io::Read;
 use std::path::Path;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+use crate::cli::ConfigArgs;
+use crate::config::{self, Config, ConfigFile};
 use crate::failure::Failure;
+use crate::limits::CONFIG_BYTES_MAX;
 
 /// Cancelled when the user or the system asks the process to end. Whoever does the work decides how; a second signal ends
 /// the process at once, whatever it is doing. Listening begins with the call, so that no signal is missed.
@@ -43,4 +47,26 @@ async fn listen(mut interrupt: Signal, mut terminate: Signal, stop: Cancellation
 
 pub(crate) fn file_failure(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     Failure::Unavailable(format!("cannot {what} {}: {error}", path.display()))
+}
+
+/// Settings from the file and the environment.
+pub(crate) fn configuration(args: &ConfigArgs) -> Result<Config, Failure> {
+    let file = args.config.as_deref().filter(|file| !file.is_empty());
+    let file = file.map(|file| read(Path::new(file))).transpose()?;
+    config::load(file.as_ref(), std::env::vars_os()).map_err(|problems| Failure::Usage(problems.to_string()))
+}
+
+/// The file with settings. Its name is known to be right when it can be read; what is in it is another question.
+fn read(path: &Path) -> Result<ConfigFile, Failure> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(|error| file_failure("read", path, &error))?;
+    let name = path.display().to_string();
+    if bytes.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(Failure::Usage(format!(
+            "{name} has more than {CONFIG_BYTES_MAX} bytes: this is not a file with settings"
+        )));
+    }
+    Ok(ConfigFile { name, bytes })
 }

@@ -3,52 +3,33 @@
 //! What is wrong at the start is said in a sentence, as by every command. From then on there are logs only, one JSON object
 //! per line; losing the database is in them and ends nothing.
 
-use std::io::Read;
-use std::path::Path;
 use std::time::Duration;
 
 use seqline::Clock;
 use seqline::consumer::{Consumer, ConsumerName, Consumers, EnsureError, StartAt};
-use seqline::maintenance::Maintenance;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use tokio_util::sync::CancellationToken;
 
-use super::{asked_to_stop, file_failure};
+use super::{asked_to_stop, configuration};
 use crate::cli::{DatabaseArgs, ServeArgs, ServeRole};
-use crate::config::{self, Config, ConfigFile};
+use crate::config::Config;
 use crate::connect;
 use crate::failure::Failure;
+use crate::jobs;
+use crate::jobs::registry::Registry;
+use crate::jobs::runtime::Jobs;
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::limits::CONFIG_BYTES_MAX;
 use crate::recorder::Recorder;
 
 pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs) -> Result<(), Failure> {
     let stop = asked_to_stop();
-    let file = args.config.as_deref().filter(|file| !file.is_empty());
-    let file = file.map(|file| read(Path::new(file))).transpose()?;
-    let config = config::load(file.as_ref(), std::env::vars_os())
-        .map_err(|problems| Failure::Usage(problems.to_string()))?;
+    let config = configuration(&args.config)?;
     let options = connect::options(database)?;
     let listen = connect::listen_options(args.listen_url.as_deref(), &options)?;
     match args.role {
         ServeRole::Worker => worker(&options, listen, &config, &stop).await,
     }
-}
-
-/// The file with settings. Its name is known to be right when it can be read; what is in it is another question.
-fn read(path: &Path) -> Result<ConfigFile, Failure> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(CONFIG_BYTES_MAX + 1).read_to_end(&mut bytes))
-        .map_err(|error| file_failure("read", path, &error))?;
-    let name = path.display().to_string();
-    if bytes.len() as u64 > CONFIG_BYTES_MAX {
-        return Err(Failure::Usage(format!(
-            "{name} has more than {CONFIG_BYTES_MAX} bytes: this is not a file with settings"
-        )));
-    }
-    Ok(ConfigFile { name, bytes })
 }
 
 async fn worker(
@@ -62,25 +43,23 @@ async fn worker(
         let pool = connect::pool(options, config.database.max_connections).await?;
         let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
         connect::refuse_older_schema(&mut connection).await?;
+        jobs::schema::check(&mut connection, &config.jobs.schema).await?;
         drop(connection);
+        let jobs = jobs(pool.clone(), config)?;
         let consumers = consumers(&pool, &listen, config, &clock)?;
         consumers.ensure().await?;
-        Ok::<_, Failure>((pool, consumers))
+        Ok::<_, Failure>((jobs, consumers))
     };
-    let (pool, consumers) = tokio::select! {
+    let (jobs, consumers) = tokio::select! {
         prepared = prepared => prepared?,
         () = stop.cancelled() => return Ok(()),
     };
 
     let mut lifecycle = Lifecycle::new(clock.clone());
+    // Before the consumers, and stopped after them, so that whoever wants a job done finds somebody who does it.
+    lifecycle.start("jobs", Phase::Jobs, |stop| jobs.run(stop));
     lifecycle.start("event_consumers", Phase::Consumers, |stop| async move {
         consumers.run(stop).await.map_err(|error| error.to_string())
-    });
-    let maintenance = Maintenance::new(pool, config.maintenance(), clock);
-    let interval = config.sync.partition_maintenance_interval;
-    lifecycle.start("partition_maintenance", Phase::Maintenance, move |stop| async move {
-        maintenance.run_on_schedule(interval, stop).await;
-        Ok(())
     });
     tracing::info!(role = "worker", consumers = Recorder::NAME, "worker started");
 
@@ -105,6 +84,13 @@ async fn until(
     lifecycle.stop(total_timeout).await;
     tracing::info!(role = "worker", "worker stopped");
     ended.map_or(Ok(()), |_| Err(Failure::Logged))
+}
+
+/// The jobs of a worker.
+fn jobs(pool: PgPool, config: &Config) -> Result<Jobs, Failure> {
+    let registry = Registry::built_in(&pool, config);
+    let registry = registry.map_err(|error| Failure::Unexpected(error.to_string()))?;
+    Jobs::new(pool, config, registry)
 }
 
 /// The consumers of a worker. This is the one place that knows them.
@@ -137,7 +123,7 @@ mod tests {
 
     fn parts(end: Option<Result<(), String>>) -> Lifecycle {
         let mut lifecycle = Lifecycle::new(Clock::system());
-        lifecycle.start("steady", Phase::Maintenance, |stop| async move {
+        lifecycle.start("steady", Phase::Jobs, |stop| async move {
             stop.cancelled().await;
             Ok(())
         });

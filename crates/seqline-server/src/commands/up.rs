@@ -12,13 +12,13 @@ use std::time::Duration;
 use seqline::Clock;
 use seqline::embedded::{Durability, EmbeddedError, PostgresBinaries, PostgresServer, ServerConfig};
 use seqline::maintenance::Maintenance;
-use seqline::migrate::{Migrated, migrate};
+use seqline::migrate::Migrated;
 use serde::{Deserialize, Serialize};
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use tokio_util::sync::CancellationToken;
 
-use super::{asked_to_stop, file_failure};
+use super::{asked_to_stop, configuration, file_failure, migrate};
 use crate::cli::{DatabaseArgs, UpArgs};
 use crate::connect::GivenUrl;
 use crate::failure::Failure;
@@ -37,26 +37,28 @@ struct Ready<'a> {
 
 pub(crate) async fn run(database: &DatabaseArgs, args: UpArgs) -> Result<(), Failure> {
     let stop = asked_to_stop();
+    let jobs_schema = configuration(&args.config)?.jobs.schema;
     if let Some(file) = args.ready_file.as_deref().filter(|file| is_stale(file)) {
         remove_leftover(file)?;
     }
     match connect::given_urls(database).as_slice() {
-        [] => on_embedded_server(&args, &stop).await,
-        given => on_given_database(given, &args, &stop).await,
+        [] => on_embedded_server(&args, &jobs_schema, &stop).await,
+        given => on_given_database(given, &args, &jobs_schema, &stop).await,
     }
 }
 
 async fn on_given_database(
     given: &[GivenUrl],
     args: &UpArgs,
+    jobs_schema: &str,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let url = &given[0].url;
     let options = connect::parse(url)?;
     let prepared = async {
-        let mut connection = connect::connect(&options).await?;
+        let connection = connect::connect(&options).await?;
         say_database(&options, given);
-        Ok::<_, Failure>(migrate(&mut connection).await?)
+        Ok::<_, Failure>(migrate::both(connection, &options, jobs_schema).await?.0)
     };
     let Some(migrated) = unless_stopped(prepared, stop).await? else { return Ok(()) };
     say_schema(migrated);
@@ -67,7 +69,11 @@ async fn on_given_database(
     result
 }
 
-async fn on_embedded_server(args: &UpArgs, stop: &CancellationToken) -> Result<(), Failure> {
+async fn on_embedded_server(
+    args: &UpArgs,
+    jobs_schema: &str,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
     let data_dir = match &args.data_dir {
         Some(dir) => dir.clone(),
         None => default_data_dir()?,
@@ -80,7 +86,7 @@ async fn on_embedded_server(args: &UpArgs, stop: &CancellationToken) -> Result<(
     };
     let started = async { PostgresServer::start(config).await.map_err(embedded_failure) };
     let Some(mut server) = unless_stopped(started, stop).await? else { return Ok(()) };
-    let result = with_server(&mut server, args, stop).await;
+    let result = with_server(&mut server, args, jobs_schema, stop).await;
     let stopped = server.stop().await.map_err(embedded_failure);
     result.and(stopped)
 }
@@ -88,13 +94,14 @@ async fn on_embedded_server(args: &UpArgs, stop: &CancellationToken) -> Result<(
 async fn with_server(
     server: &mut PostgresServer,
     args: &UpArgs,
+    jobs_schema: &str,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let url_file = server.data_dir().join("url");
     // The folder is ours now, so nobody else's password is in there.
     remove_leftover(&url_file)?;
     let password = random_password()?;
-    let prepared = unless_stopped(prepare(server, &password), stop).await?;
+    let prepared = unless_stopped(prepare(server, &password, jobs_schema), stop).await?;
     let Some((options, migrated)) = prepared else { return Ok(()) };
     let user = store::embedded::USER;
     let database_url = format!("postgres://{user}:{password}@127.0.0.1:{}/{user}", server.port());
@@ -137,7 +144,11 @@ async fn unless_stopped<T>(
 }
 
 /// Role, database and schema. The user's role has the rights of an application and not those of the superuser.
-async fn prepare(server: &PostgresServer, password: &str) -> Result<(PgConnectOptions, Migrated), Failure> {
+async fn prepare(
+    server: &PostgresServer,
+    password: &str,
+    jobs_schema: &str,
+) -> Result<(PgConnectOptions, Migrated), Failure> {
     let admin = server.admin_options();
     let failed = |error: sqlx::Error| Failure::from(seqline::DatabaseError::from(error));
     let mut connection = admin.connect().await.map_err(failed)?;
@@ -145,8 +156,10 @@ async fn prepare(server: &PostgresServer, password: &str) -> Result<(PgConnectOp
     if !store::embedded::database_exists(&mut connection).await.map_err(failed)? {
         store::embedded::create_database(&mut connection).await.map_err(failed)?;
     }
-    let mut connection = admin.database(store::embedded::USER).connect().await.map_err(failed)?;
-    let migrated = migrate(&mut connection).await?;
+    let admin = admin.database(store::embedded::USER);
+    let connection = admin.connect().await.map_err(failed)?;
+    let (migrated, _) = migrate::both(connection, &admin, jobs_schema).await?;
+    let mut connection = admin.connect().await.map_err(failed)?;
     store::embedded::grant_roles(&mut connection).await.map_err(failed)?;
     let options = server
         .admin_options()

@@ -252,7 +252,11 @@ impl Key {
     pub fn bounds(&self) -> String {
         match &self.kind {
             Kind::Duration { range, .. } => {
-                format!("{} to {}", values::duration_text(*range.start()), values::duration_text(*range.end()))
+                format!(
+                    "{} to {}",
+                    values::duration_text(*range.start()),
+                    values::duration_text(*range.end())
+                )
             }
             Kind::Integer { range, .. } => format!("{} to {}", range.start(), range.end()),
             Kind::SchemaName { .. } => format!("1 to {SCHEMA_NAME_BYTES_MAX} bytes"),

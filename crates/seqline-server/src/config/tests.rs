@@ -137,9 +137,8 @@ fn the_default_alert_does_not_fire_during_a_restart() {
 
 /// The table of the guide, as it has to be.
 fn reference() -> String {
-    let row = |key: &Key| {
-        format!("| `{}` | {} | {} | {} |\n", key.name, key.default_text(), key.bounds(), key.doc)
-    };
+    let row =
+        |key: &Key| format!("| `{}` | {} | {} | {} |\n", key.name, key.default_text(), key.bounds(), key.doc);
     format!(
         "| key | default | bounds | what and why |\n|---|---|---|---|\n{}",
         KEYS.iter().map(row).collect::<String>()

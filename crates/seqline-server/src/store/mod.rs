@@ -2,4 +2,5 @@
 
 pub(crate) mod embedded;
 pub(crate) mod import;
+pub(crate) mod jobs;
 pub(crate) mod schema;

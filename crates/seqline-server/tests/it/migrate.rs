@@ -8,7 +8,7 @@ use seqline_testkit::{Role, TestDb};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
-use crate::support::{as_admin, on, seqline};
+use crate::support::{as_admin, on, seqline, server_db};
 
 fn current() -> String {
     format!("schema is current (version {}), 0 partitions created\n", newest_version())
@@ -36,13 +36,13 @@ async fn the_outcome_can_be_had_as_json() {
 
 #[tokio::test]
 async fn the_application_may_check_that_the_schema_is_current() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     assert_eq!(on(&db, Role::App, ["migrate"]).ok().await, current());
 }
 
 #[tokio::test]
 async fn missing_partitions_are_created_although_the_schema_is_current() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     as_admin(&db, "UPDATE seqline.settings SET event_log_partitions_ahead = 3").await;
     let expected = format!("schema is current (version {}), 1 partition created\n", newest_version());
     assert_eq!(on(&db, Role::App, ["migrate"]).ok().await, expected);

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::io::AsyncBufReadExt;
 
 use crate::support::{
-    DEADLINE, Outcome, Running, Seqline, append, as_admin, closed_port, on, small_partitions,
+    DEADLINE, Outcome, Running, Seqline, append, as_admin, closed_port, on, server_db, small_partitions,
 };
 
 /// A worker that runs, and what it logs.
@@ -136,7 +136,7 @@ async fn cursor_reaches(db: &TestDb, seq: i64) {
 
 #[tokio::test]
 async fn events_of_before_and_of_now_are_recorded_once_each() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     append(&db.app(), 1..=250).await;
     let worker = Worker::start(worker(&db)).await;
     worker.records(1..=250).await;
@@ -155,7 +155,7 @@ async fn events_of_before_and_of_now_are_recorded_once_each() {
 
 #[tokio::test]
 async fn a_recorded_event_is_a_line_with_its_number_and_id_and_nothing_else() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     append(&db.app(), [1]).await;
     let worker = Worker::start(worker(&db)).await;
     let line = worker.says("event recorded").await;
@@ -173,7 +173,7 @@ async fn a_recorded_event_is_a_line_with_its_number_and_id_and_nothing_else() {
 
 #[tokio::test]
 async fn it_says_that_it_stops_and_stops_consumers_before_maintenance() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let worker = Worker::start(worker(&db)).await;
     worker.says("partition maintenance done").await;
     let log = worker.stop().await;
@@ -193,7 +193,7 @@ async fn it_says_that_it_stops_and_stops_consumers_before_maintenance() {
 
 #[tokio::test]
 async fn what_an_event_says_is_nowhere_in_the_output_not_even_at_the_highest_level() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let event = NewEvent::builder("secret.told", "hunter", "any")
         .resource_id("hunter2")
         .payload(Payload::from_json("{\"password\": \"hunter2\"}").unwrap())
@@ -215,7 +215,7 @@ async fn what_an_event_says_is_nowhere_in_the_output_not_even_at_the_highest_lev
 
 #[tokio::test]
 async fn without_a_connection_to_listen_on_it_polls() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let nowhere = format!("postgres://alex:hunter2@127.0.0.1:{}/db", closed_port());
     let poll = ("SEQLINE_CONSUMER__POLL_INTERVAL", "20ms");
     let worker = Worker::start(worker(&db).args(["--listen-url", &nowhere]).env(poll.0, poll.1)).await;
@@ -228,7 +228,7 @@ async fn without_a_connection_to_listen_on_it_polls() {
 
 #[tokio::test]
 async fn with_notifications_it_does_not_wait_for_the_poll() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let seldom = [("SEQLINE_CONSUMER__POLL_INTERVAL", "1h"), ("SEQLINE_CONSUMER__FAILURE_BACKOFF_CAP", "1h")];
     let seldom = seldom.into_iter().fold(worker(&db), |worker, (name, value)| worker.env(name, value));
     let worker = Worker::start(seldom).await;
@@ -248,7 +248,7 @@ async fn partitions(db: &TestDb) -> i64 {
 
 #[tokio::test]
 async fn partitions_are_maintained_at_the_start() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     small_partitions(&db, 4, 1).await;
     append(&db.app(), 1..=3).await;
     assert_eq!(partitions(&db).await, 1);
@@ -261,7 +261,7 @@ async fn partitions_are_maintained_at_the_start() {
 
 #[tokio::test]
 async fn all_workers_together_maintain_partitions_once_per_interval() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     as_admin(
         &db,
         "CREATE TABLE public.runs (started_at timestamptz PRIMARY KEY);
@@ -296,7 +296,7 @@ async fn all_workers_together_maintain_partitions_once_per_interval() {
 
 #[tokio::test]
 async fn events_stay_as_long_as_the_configuration_says() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     small_partitions(&db, 2, 2).await;
     append(&db.app(), 1..=3).await;
     let short = [
@@ -316,7 +316,7 @@ async fn events_stay_as_long_as_the_configuration_says() {
 
 #[tokio::test]
 async fn a_consumer_of_another_kind_is_refused_by_name() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     as_admin(&db, "SELECT seqline.register_consumer('recorder')").await;
     let sentence = worker(&db).refused(4).await;
     assert!(sentence.contains("consumer recorder is of kind poll"), "{sentence}");

@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use seqline_testkit::{Role, TestDb};
 use serde_json::{Value, json};
 
-use crate::support::{append, masked, on, run_sql, small_partitions};
+use crate::support::{append, masked, on, run_sql, server_db, small_partitions};
 
 /// Ids, times, the version of the server and sizes replaced.
 fn masked_status(text: &str) -> String {
@@ -36,7 +36,7 @@ async fn json_of(db: &TestDb, args: &[&str]) -> Value {
 
 #[tokio::test]
 async fn the_state_of_an_empty_log_and_of_one_with_events_is_shown() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     assert_snapshot!("status of an empty log", masked_status(&on(&db, Role::App, ["status"]).ok().await));
     append(&db.app(), 1..=1234).await;
     assert_snapshot!("status of a log", masked_status(&on(&db, Role::App, ["status"]).ok().await));
@@ -44,7 +44,7 @@ async fn the_state_of_an_empty_log_and_of_one_with_events_is_shown() {
 
 #[tokio::test]
 async fn the_members_of_the_json_are_these() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let members =
         |status: &Value| -> BTreeSet<String> { status.as_object().unwrap().keys().cloned().collect() };
     let empty = json_of(&db, &["status"]).await;
@@ -76,7 +76,7 @@ async fn the_members_of_the_json_are_these() {
 
 #[tokio::test]
 async fn a_log_without_room_is_shown_and_refused_until_partitions_are_ensured() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     small_partitions(&db, 2, 1).await;
     append(&db.app(), 1..=2).await;
     let outcome = on(&db, Role::App, ["status"]).run().await;
@@ -91,7 +91,7 @@ async fn a_log_without_room_is_shown_and_refused_until_partitions_are_ensured() 
 
 #[tokio::test]
 async fn an_older_schema_is_told_to_be_migrated() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let newest = seqline::migrate::newest_version();
     let mut admin = db.connect(Role::Admin).await;
     run_sql(&mut admin, &format!("DELETE FROM seqline.schema_version WHERE version = {newest}")).await;
@@ -103,7 +103,7 @@ async fn an_older_schema_is_told_to_be_migrated() {
 
 #[tokio::test]
 async fn partitions_are_listed_with_their_bounds_and_events() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     small_partitions(&db, 1000, 2).await;
     append(&db.app(), 1..=1001).await;
     let rows = json_of(&db, &["partitions"]).await;
@@ -141,7 +141,7 @@ async fn partitions_are_listed_with_their_bounds_and_events() {
 
 #[tokio::test]
 async fn maintenance_creates_closes_and_drops_what_the_options_say() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     small_partitions(&db, 4, 1).await;
     append(&db.app(), 1..=3).await;
     let maintain =
@@ -159,7 +159,7 @@ async fn maintenance_creates_closes_and_drops_what_the_options_say() {
 
 #[tokio::test]
 async fn a_reader_that_holds_the_log_postpones_the_drop_and_is_mentioned() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     small_partitions(&db, 2, 2).await;
     append(&db.app(), 1..=3).await;
     let mut reader = db.connect(Role::Reader).await;

@@ -237,6 +237,21 @@ pub(crate) async fn numbers(db: &TestDb) -> Vec<i64> {
         .expect("the log can be read")
 }
 
+/// The schema of the jobs, if nobody says otherwise.
+pub(crate) const JOBS_SCHEMA: &str = "seqline_jobs";
+
+/// A database that was migrated by the program, with everything that a worker needs.
+pub(crate) async fn server_db() -> TestDb {
+    with_jobs(TestDb::new().await).await
+}
+
+/// The same of a migrated log.
+pub(crate) async fn with_jobs(db: TestDb) -> TestDb {
+    let migrated = seqline_server::jobs::schema::migrate(&db.options(Role::Admin), JOBS_SCHEMA).await;
+    migrated.expect("the jobs can be migrated");
+    db
+}
+
 /// Runs SQL as the superuser.
 pub(crate) async fn as_admin(db: &TestDb, sql: &str) {
     run_sql(&mut db.connect(Role::Admin).await, sql).await;

@@ -15,7 +15,7 @@ use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{DEADLINE, Outcome, Running, Seqline, Sessions, on, run_sql, seqline};
+use crate::support::{DEADLINE, Outcome, Running, Seqline, Sessions, on, run_sql, seqline, server_db};
 
 /// A place for the data folder and the ready file. PostgreSQL may run as another user, who has to get in.
 struct Place(TempDir);
@@ -158,7 +158,7 @@ async fn with_a_url_it_migrates_that_database_and_starts_no_server() {
 
 #[tokio::test]
 async fn with_a_url_it_applies_retention_and_makes_partitions() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     crate::support::small_partitions(&db, 2, 1).await;
     crate::support::append(&db.app(), 1..=2).await;
     let place = Place::new();
@@ -177,7 +177,7 @@ async fn with_a_url_it_applies_retention_and_makes_partitions() {
 
 #[tokio::test]
 async fn with_a_url_of_a_role_that_may_not_migrate_it_says_so_and_ends() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let place = Place::new();
     let outcome = place.up().args(["--database-url", &db.url(Role::Nobody)]).run().await;
     assert_eq!((outcome.code(), outcome.stdout.as_str()), (Some(4), ""), "{outcome:?}");
@@ -187,7 +187,7 @@ async fn with_a_url_of_a_role_that_may_not_migrate_it_says_so_and_ends() {
 
 #[tokio::test]
 async fn a_variable_that_names_the_database_is_named_and_the_password_is_not() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let place = Place::new();
     let url = db.url(Role::App);
     let up = place
@@ -206,7 +206,7 @@ async fn a_variable_that_names_the_database_is_named_and_the_password_is_not() {
 
 #[tokio::test]
 async fn stopped_while_it_migrates_a_given_database_it_ends() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let place = Place::new();
     let mut admin = db.connect(Role::Admin).await;
     run_sql(&mut admin, "BEGIN; LOCK TABLE seqline.schema_version").await;
@@ -221,7 +221,7 @@ async fn stopped_while_it_migrates_a_given_database_it_ends() {
 
 #[tokio::test]
 async fn a_ready_file_that_was_left_by_a_killed_process_is_removed_first() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let place = Place::new();
     let up = place.start(place.up().args(["--database-url", &db.url(Role::App)])).await;
     up.running.signal(Signal::SIGKILL);

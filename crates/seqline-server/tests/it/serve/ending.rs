@@ -5,7 +5,7 @@ use seqline_testkit::{Role, TestDb, eventually};
 use sqlx::PgConnection;
 
 use super::{Worker, cursor, cursor_reaches, recorded, worker};
-use crate::support::{DEADLINE, Sessions, append, run_sql, seqline};
+use crate::support::{DEADLINE, Sessions, append, run_sql, seqline, server_db};
 
 /// The next round handles its events and then waits: nobody may move a cursor.
 async fn hold_cursors(db: &TestDb) -> PgConnection {
@@ -34,7 +34,7 @@ async fn held_worker(db: &TestDb, total_timeout: &str) -> (Worker, PgConnection)
 
 #[tokio::test]
 async fn each_signal_to_stop_is_a_good_end() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let worker = Worker::start(worker(&db)).await;
         worker.running.signal(signal);
@@ -47,7 +47,7 @@ async fn each_signal_to_stop_is_a_good_end() {
 
 #[tokio::test]
 async fn a_round_that_runs_is_finished_before_anything_else_stops() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let (worker, mut holder) = held_worker(&db, "10min").await;
     worker.running.signal(Signal::SIGTERM);
     worker.says("worker stopping").await;
@@ -61,7 +61,7 @@ async fn a_round_that_runs_is_finished_before_anything_else_stops() {
 
 #[tokio::test]
 async fn when_the_budget_is_used_up_the_round_rolls_back_and_nothing_is_lost() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let (held, mut holder) = held_worker(&db, "300ms").await;
     held.running.signal(Signal::SIGTERM);
     let (outcome, log) = held.end().await;
@@ -78,7 +78,7 @@ async fn when_the_budget_is_used_up_the_round_rolls_back_and_nothing_is_lost() {
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let (worker, _holder) = held_worker(&db, "10min").await;
     worker.running.signal(Signal::SIGTERM);
     worker.says("worker stopping").await;
@@ -90,7 +90,7 @@ async fn a_second_signal_ends_it_at_once() {
 
 #[tokio::test]
 async fn when_one_of_two_is_killed_the_other_goes_on() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let workers = [Worker::start(worker(&db)).await, Worker::start(worker(&db)).await];
     let app = db.app();
     let appending = tokio::spawn(async move {

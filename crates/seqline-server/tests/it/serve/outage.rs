@@ -6,12 +6,12 @@ use nix::sys::signal::Signal;
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 
 use super::{Worker, cursor_reaches, worker};
-use crate::support::{DEADLINE, Sessions, append};
+use crate::support::{DEADLINE, Sessions, append, server_db, with_jobs};
 
 #[tokio::test]
 async fn it_outlives_the_server_and_does_not_flood_the_log() {
     let mut server = TestServer::fast().await;
-    let db = TestDb::on(&server).await;
+    let db = with_jobs(TestDb::on(&server).await).await;
     let quick = worker(&db)
         .env("SEQLINE_CONSUMER__POLL_INTERVAL", "10ms")
         .env("SEQLINE_CONSUMER__FAILURE_BACKOFF_CAP", "50ms")
@@ -41,7 +41,7 @@ async fn it_outlives_the_server_and_does_not_flood_the_log() {
 
 #[tokio::test]
 async fn the_end_of_all_its_backends_loses_nothing() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     let quick = worker(&db).env("SEQLINE_CONSUMER__POLL_INTERVAL", "20ms");
     let worker = Worker::start(quick).await;
     for n in 1..=5 {
@@ -60,7 +60,7 @@ async fn without_its_database_it_ends_within_its_budget() {
     /// Less than it waits for a connection.
     const SOON: Duration = Duration::from_secs(8);
     let mut server = TestServer::fast().await;
-    let db = TestDb::on(&server).await;
+    let db = with_jobs(TestDb::on(&server).await).await;
     let hasty = worker(&db)
         .env("SEQLINE_SHUTDOWN__TOTAL_TIMEOUT", "500ms")
         .env("SEQLINE_CONSUMER__POLL_INTERVAL", "10ms");
@@ -78,7 +78,7 @@ async fn without_its_database_it_ends_within_its_budget() {
 #[tokio::test]
 async fn it_outlives_a_server_that_goes_at_the_very_start() {
     let mut server = TestServer::fast().await;
-    let db = TestDb::on(&server).await;
+    let db = with_jobs(TestDb::on(&server).await).await;
     let worker = Worker::start(worker(&db).env("SEQLINE_CONSUMER__POLL_INTERVAL", "10ms")).await;
     server.kill().await;
     server.start_again().await;

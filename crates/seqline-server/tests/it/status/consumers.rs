@@ -37,7 +37,7 @@ async fn table(db: &TestDb) -> Vec<Vec<String>> {
 
 #[tokio::test]
 async fn without_consumers_nothing_is_said_of_them() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     append(&db.app(), 1..=3).await;
     assert!(!on(&db, Role::App, ["status"]).ok().await.contains("consumer"));
     assert_eq!(json_of(&db, &["status"]).await["consumers"], json!([]));
@@ -45,7 +45,7 @@ async fn without_consumers_nothing_is_said_of_them() {
 
 #[tokio::test]
 async fn each_is_shown_with_its_cursor_lag_and_failure() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     append(&db.app(), 1..=1234).await;
     add(&db, "done", "worker", 1234).await;
     add(&db, "late", "poll", 4).await;
@@ -80,7 +80,7 @@ async fn each_is_shown_with_its_cursor_lag_and_failure() {
 
 #[tokio::test]
 async fn the_members_of_the_json_are_these() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     append(&db.app(), 1..=3).await;
     add(&db, "broken", "worker", 1).await;
     add(&db, "done", "poll", 3).await;
@@ -118,7 +118,7 @@ async fn the_members_of_the_json_are_these() {
 
 #[tokio::test]
 async fn a_role_that_may_not_see_them_gets_the_rest() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     add(&db, "done", "worker", 0).await;
     as_admin(&db, "REVOKE SELECT ON seqline.event_consumer_cursors FROM seqline_app").await;
     let text = on(&db, Role::App, ["status"]).ok().await;
@@ -132,14 +132,14 @@ async fn a_role_that_may_not_see_them_gets_the_rest() {
 
 #[tokio::test]
 async fn a_schema_that_has_none_is_shown_without() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     as_admin(&db, "DROP TABLE seqline.event_consumer_cursors").await;
     assert!(on(&db, Role::App, ["status"]).ok().await.starts_with("PostgreSQL"));
 }
 
 #[tokio::test]
 async fn a_worker_that_fails_is_seen_failing_and_then_recovered() {
-    let db = TestDb::new().await;
+    let db = server_db().await;
     as_admin(&db, "REVOKE EXECUTE ON FUNCTION seqline.advance_consumer FROM seqline_app").await;
     append(&db.app(), 1..=2).await;
     let worker = on(&db, Role::App, ["serve", "--role", "worker"])

@@ -1,0 +1,43 @@
+//! The job that keeps the partitions of the log.
+
+use riverqueue::{BoxError, Error, JobArgs, WorkCancelled, WorkContext};
+use seqline::Clock;
+use seqline::maintenance::Maintenance;
+use serde::{Deserialize, Serialize};
+use sqlx::PgPool;
+
+use super::registry::{JobOptions, MAINTENANCE_QUEUE, Registry};
+use crate::config::Config;
+use crate::limits::MAINTENANCE_ATTEMPTS;
+
+/// A run needs to be told nothing.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JobArgs)]
+#[river(kind = "sync.partition_maintenance")]
+pub struct PartitionMaintenance {}
+
+/// Once per `sync.partition_maintenance_interval` over all workers, and at the start.
+pub(super) fn register(registry: &mut Registry, pool: &PgPool, config: &Config) -> Result<(), Error> {
+    let options = JobOptions {
+        queue: MAINTENANCE_QUEUE,
+        max_attempts: MAINTENANCE_ATTEMPTS,
+        interval: Some(config.sync.partition_maintenance_interval),
+        run_on_start: true,
+    };
+    let maintenance = Maintenance::new(pool.clone(), config.maintenance(), Clock::system());
+    registry.add(options, move |context, _: PartitionMaintenance| run(maintenance.clone(), context))
+}
+
+async fn run(maintenance: Maintenance, context: WorkContext) -> Result<(), BoxError> {
+    let stop = context.cancellation_token();
+    // As text: the error itself can lead to one of the driver, which shows more.
+    let report = maintenance.run_until(stop).await.map_err(|error| error.to_string())?;
+    tracing::info!(
+        created = report.created,
+        closed = report.closed,
+        dropped = report.dropped,
+        postponed = report.postponed,
+        "partition maintenance done"
+    );
+    // Cut short it is not finished, and goes to the next worker as it is. What others were in the way of can wait.
+    if report.postponed && stop.is_cancelled() { Err(WorkCancelled.into()) } else { Ok(()) }
+}

@@ -1,0 +1,148 @@
+//! River's schema: its place, its rights and its jobs.
+
+use riverqueue::migrate::{POSTGRES_MIGRATIONS, SchemaName};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+
+/// The key of the advisory lock under which one process at a time migrates River: "seqlinej" in bytes.
+const MIGRATE_LOCK: i64 = 0x7365_716c_696e_656a;
+
+/// What River's migrations have in front of every name.
+const TEMPLATE: &str = "/* TEMPLATE: schema */";
+
+/// What is known about the schema before anything is changed.
+pub(crate) struct Facts {
+    pub(crate) user: String,
+    pub(crate) database: String,
+    /// Whose schema it is, if it exists.
+    pub(crate) schema_owner: Option<String>,
+    pub(crate) has_river: bool,
+    pub(crate) has_relations: bool,
+    pub(crate) may_create_schema: bool,
+    pub(crate) may_act_as_owner: bool,
+    /// From PostgreSQL 16 on a member can be kept from inheriting.
+    pub(crate) inherits_by_option: bool,
+}
+
+pub(crate) async fn facts(connection: &mut PgConnection, schema: &str) -> Result<Facts, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT current_user::text, current_database()::text,
+                (SELECT r.rolname::text FROM pg_namespace n JOIN pg_roles r ON r.oid = n.nspowner WHERE n.nspname = $1),
+                EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                        WHERE n.nspname = $1 AND c.relname = 'river_migration'),
+                EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1),
+                has_database_privilege(current_database(), 'CREATE'),
+                coalesce((SELECT CASE WHEN current_setting('server_version_num')::integer >= 160000
+                                      THEN pg_has_role(o.oid, 'SET') ELSE pg_has_role(o.oid, 'MEMBER') END
+                          FROM pg_roles o WHERE o.rolname = 'seqline_owner'), false),
+                current_setting('server_version_num')::integer >= 160000",
+    )
+    .bind(schema)
+    .fetch_one(connection)
+    .await?;
+    Ok(Facts {
+        user: row.try_get(0)?,
+        database: row.try_get(1)?,
+        schema_owner: row.try_get(2)?,
+        has_river: row.try_get(3)?,
+        has_relations: row.try_get(4)?,
+        may_create_schema: row.try_get(5)?,
+        may_act_as_owner: row.try_get(6)?,
+        inherits_by_option: row.try_get(7)?,
+    })
+}
+
+/// The newest version of River that was applied. Its oldest table knows no lines of versions.
+pub(crate) async fn version(
+    connection: &mut PgConnection,
+    schema: &SchemaName,
+) -> Result<Option<i64>, sqlx::Error> {
+    let sql = format!(
+        "SELECT max(m.version) FROM {} m WHERE coalesce(to_jsonb(m) ->> 'line', 'main') = 'main'",
+        schema.qualify("river_migration")
+    );
+    sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await
+}
+
+/// Tried and not waited for, as the lock of the log's migration.
+pub(crate) async fn try_migrate_lock(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT pg_try_advisory_lock($1)").bind(MIGRATE_LOCK).fetch_one(connection).await
+}
+
+pub(crate) async fn migrate_unlock(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT pg_advisory_unlock($1)").bind(MIGRATE_LOCK).execute(connection).await.map(drop)
+}
+
+pub(crate) async fn create_schema(
+    connection: &mut PgConnection,
+    schema: &SchemaName,
+) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(AssertSqlSafe(create_schema_sql(schema))).execute(connection).await.map(drop)
+}
+
+/// For the whole session: what a migration makes belongs to the owner.
+pub(crate) async fn act_as_owner(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("SET ROLE seqline_owner").execute(connection).await.map(drop)
+}
+
+/// As one transaction.
+pub(crate) async fn grant(connection: &mut PgConnection, schema: &SchemaName) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql(AssertSqlSafe(grant_sql(schema))).execute(connection).await.map(drop)
+}
+
+/// Everything for psql. What is there already is left as it is, so it can be run after any version.
+pub(crate) fn script(schema: &SchemaName) -> String {
+    let table = schema.qualify("river_migration");
+    let mut script = format!("\n-- River, for the server's own jobs\n{}", create_schema_sql(schema));
+    for migration in &POSTGRES_MIGRATIONS {
+        let version = migration.version;
+        // The first makes the table of versions, and the fifth makes it again with lines.
+        let missing = match version {
+            1 => format!("to_regclass('{table}') IS NULL"),
+            _ => format!("NOT EXISTS (SELECT FROM {table} WHERE version = {version})"),
+        };
+        let record = match version {
+            ..5 => format!("INSERT INTO {table} (version) VALUES ({version});"),
+            _ => format!("INSERT INTO {table} (line, version) VALUES ('main', {version});"),
+        };
+        // Each in a transaction of its own: a value that is added to an enum cannot be used before the commit.
+        script.push_str(&format!(
+            "\n-- River version {version} ({name})\nBEGIN;\nSET LOCAL ROLE seqline_owner;\nDO $seqline$ BEGIN IF {missing} THEN EXECUTE $river$\n{sql}\n{record}\n$river$; END IF; END $seqline$;\nCOMMIT;\n",
+            name = migration.name,
+            sql = migration_sql(migration.up_sql, schema),
+        ));
+    }
+    script.push_str(&format!("\nBEGIN;\nSET LOCAL ROLE seqline_owner;\n{}COMMIT;\n", grant_sql(schema)));
+    script
+}
+
+/// What somebody with more rights has to run so that the user of these facts can migrate.
+pub(crate) fn request(facts: &Facts, schema: &SchemaName) -> String {
+    let user = facts.user.replace('"', "\"\"");
+    let option = if facts.inherits_by_option { " WITH INHERIT FALSE, SET TRUE" } else { "" };
+    format!("{}GRANT seqline_owner TO \"{user}\"{option};\n", create_schema_sql(schema))
+}
+
+fn migration_sql(template: &str, schema: &SchemaName) -> String {
+    let prefix = schema.quoted_identifier().map_or_else(String::new, |name| format!("{name}."));
+    template.replace(TEMPLATE, &prefix)
+}
+
+fn create_schema_sql(schema: &SchemaName) -> String {
+    format!("CREATE SCHEMA IF NOT EXISTS {} AUTHORIZATION seqline_owner;\n", name(schema))
+}
+
+/// A worker reads and writes rows, and the index of unique jobs calls a function.
+fn grant_sql(schema: &SchemaName) -> String {
+    let name = name(schema);
+    format!(
+        "GRANT USAGE ON SCHEMA {name} TO seqline_app;
+GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO seqline_app;
+GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {name} TO seqline_app;
+GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {name} TO seqline_app;
+"
+    )
+}
+
+fn name(schema: &SchemaName) -> String {
+    schema.quoted_identifier().unwrap_or_default()
+}
