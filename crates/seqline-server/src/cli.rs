@@ -3,7 +3,11 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use riverqueue::JobState;
+
+use crate::limits::JOBS_LIST_MAX;
 
 /// A durable, gapless, commit-ordered event log inside your PostgreSQL database.
 #[derive(Debug, Parser)]
@@ -39,9 +43,11 @@ pub enum Command {
     /// Show the newest events, or all after a number, and follow the log
     Tail(TailArgs),
     /// Show head, retention, partitions, versions and consumers
-    Status(JsonArgs),
+    Status(StatusArgs),
     /// Show partitions, create missing ones, apply retention
     Partitions(PartitionsArgs),
+    /// Show the server's own jobs, try one again, discard one
+    Jobs(JobsArgs),
     /// Run a part of the server until interrupted
     Serve(ServeArgs),
 }
@@ -235,12 +241,73 @@ pub struct TailArgs {
     pub listen_url: Option<String>,
 }
 
-/// Just the output format.
+/// Options of `status`.
 #[derive(Debug, Args)]
-pub struct JsonArgs {
+pub struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// The schema of the jobs.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// Options of `jobs`.
+#[derive(Debug, Args)]
+pub struct JobsArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: JobsAction,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The schema of the jobs.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// What `jobs` does.
+#[derive(Debug, Subcommand)]
+pub enum JobsAction {
+    /// List jobs, the newest first
+    List(JobsListArgs),
+    /// Show a job with the error of each of its attempts
+    Show {
+        /// Its number
+        id: i64,
+    },
+    /// Make a job that does not run available now; one that has used up its attempts gets another
+    Retry {
+        /// Its number
+        id: i64,
+    },
+    /// Discard a job that waits; it is kept to be looked at
+    Discard {
+        /// Its number
+        id: i64,
+    },
+}
+
+/// Which jobs to list.
+#[derive(Debug, Args)]
+pub struct JobsListArgs {
+    /// Only those in this state
+    #[arg(long, value_parser = job_state())]
+    pub state: Option<JobState>,
+    /// Only those of this kind
+    #[arg(long)]
+    pub kind: Option<String>,
+    /// Only those of this queue
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// How many at most
+    #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(JOBS_LIST_MAX)))]
+    pub limit: u32,
+}
+
+fn job_state() -> impl TypedValueParser<Value = JobState> {
+    PossibleValuesParser::new(JobState::ALL.iter().map(|state| state.as_str()))
+        .try_map(|text| JobState::try_from(text.as_str()))
 }
 
 /// Options of `partitions`.
@@ -290,7 +357,7 @@ impl RetentionArgs {
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
     /// File with settings (TOML), which variables SEQLINE_SECTION__KEY override
-    #[arg(long, value_name = "FILE", env = "SEQLINE_CONFIG")]
+    #[arg(long, global = true, value_name = "FILE", env = "SEQLINE_CONFIG")]
     pub config: Option<OsString>,
 }
 

@@ -54,3 +54,9 @@ pub(crate) const JOBS_MIGRATE_LOCK_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Pause between two attempts at that lock.
 pub(crate) const JOBS_MIGRATE_LOCK_RETRY: Duration = Duration::from_millis(200);
+
+/// How much of an error is in a list of jobs: what fits beside the rest on a wide terminal.
+pub(crate) const JOB_ERROR_CHARS_MAX: usize = 60;
+
+/// Most jobs in one list.
+pub(crate) const JOBS_LIST_MAX: u32 = 1000;

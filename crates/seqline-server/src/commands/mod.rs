@@ -2,6 +2,7 @@
 
 pub(crate) mod append;
 pub(crate) mod import;
+pub(crate) mod jobs;
 pub(crate) mod migrate;
 pub(crate) mod partitions;
 pub(crate) mod serve;

@@ -89,6 +89,39 @@ pub(crate) async fn grant(connection: &mut PgConnection, schema: &SchemaName) ->
     sqlx::raw_sql(AssertSqlSafe(grant_sql(schema))).execute(connection).await.map(drop)
 }
 
+/// How many jobs wait, run, and were discarded.
+pub(crate) async fn counts(
+    connection: &mut PgConnection,
+    schema: &SchemaName,
+) -> Result<(i64, i64, i64), sqlx::Error> {
+    let sql = format!(
+        "SELECT count(*) FILTER (WHERE state IN ('available', 'pending', 'retryable', 'scheduled')),
+                count(*) FILTER (WHERE state = 'running'), count(*) FILTER (WHERE state = 'discarded')
+         FROM {}",
+        schema.qualify("river_job")
+    );
+    sqlx::query_as(AssertSqlSafe(sql)).fetch_one(connection).await
+}
+
+/// Discards a job that waits, and returns the state in which it was, if there is one.
+pub(crate) async fn discard(
+    connection: &mut PgConnection,
+    schema: &SchemaName,
+    id: i64,
+) -> Result<Option<String>, sqlx::Error> {
+    let table = schema.qualify("river_job");
+    // The lock keeps a worker from taking it in between, and waits for one that just does.
+    let sql = format!(
+        "WITH before AS (SELECT id, state FROM {table} WHERE id = $1 FOR UPDATE),
+              changed AS (UPDATE {table} AS job SET state = 'discarded', finalized_at = now()
+                          FROM before
+                          WHERE job.id = before.id
+                            AND before.state IN ('available', 'pending', 'retryable', 'scheduled'))
+         SELECT state::text FROM before"
+    );
+    sqlx::query_scalar(AssertSqlSafe(sql)).bind(id).fetch_optional(connection).await
+}
+
 /// Everything for psql. What is there already is left as it is, so it can be run after any version.
 pub(crate) fn script(schema: &SchemaName) -> String {
     let table = schema.qualify("river_migration");

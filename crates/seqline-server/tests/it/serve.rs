@@ -172,7 +172,7 @@ async fn a_recorded_event_is_a_line_with_its_number_and_id_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn it_says_that_it_stops_and_stops_consumers_before_maintenance() {
+async fn it_says_that_it_stops_and_stops_consumers_before_jobs() {
     let db = server_db().await;
     let worker = Worker::start(worker(&db)).await;
     worker.says("partition maintenance done").await;
@@ -188,7 +188,7 @@ async fn it_says_that_it_stops_and_stops_consumers_before_maintenance() {
         .filter(|line| line["message"] == "component stopped")
         .map(|line| &line["component"])
         .collect();
-    assert_eq!(stopped, ["event_consumers", "partition_maintenance"]);
+    assert_eq!(stopped, ["event_consumers", "jobs"]);
 }
 
 #[tokio::test]
@@ -260,41 +260,6 @@ async fn partitions_are_maintained_at_the_start() {
 }
 
 #[tokio::test]
-async fn all_workers_together_maintain_partitions_once_per_interval() {
-    let db = server_db().await;
-    as_admin(
-        &db,
-        "CREATE TABLE public.runs (started_at timestamptz PRIMARY KEY);
-         CREATE FUNCTION public.note_run() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
-         BEGIN
-             INSERT INTO public.runs VALUES (NEW.started_at) ON CONFLICT DO NOTHING;
-             RETURN NEW;
-         END $$;
-         CREATE TRIGGER note_run AFTER INSERT OR UPDATE ON seqline.periodic_tasks
-         FOR EACH ROW EXECUTE FUNCTION public.note_run()",
-    )
-    .await;
-    let often = || worker(&db).env("SEQLINE_SYNC__PARTITION_MAINTENANCE_INTERVAL", "1s");
-    let workers = [Worker::start(often()).await, Worker::start(often()).await];
-    let done = || workers.iter().map(|worker| worker.count("partition maintenance done")).sum::<usize>();
-    eventually(DEADLINE, "it is done a few times", async || done() >= 4).await;
-    let mut all = 0;
-    for worker in workers {
-        let log = worker.stop().await;
-        all += messages(&log).iter().filter(|message| **message == "partition maintenance done").count();
-    }
-    let (runs, too_soon): (i64, i64) = sqlx::query_as(
-        "SELECT count(*), count(*) FILTER (WHERE gap < interval '1 s')
-         FROM (SELECT started_at - lag(started_at) OVER (ORDER BY started_at) AS gap FROM public.runs) AS gaps",
-    )
-    .fetch_one(&db.admin())
-    .await
-    .unwrap();
-    assert_eq!(too_soon, 0);
-    assert_eq!(i64::try_from(all), Ok(runs), "each run was claimed");
-}
-
-#[tokio::test]
 async fn events_stay_as_long_as_the_configuration_says() {
     let db = server_db().await;
     small_partitions(&db, 2, 2).await;
@@ -302,6 +267,7 @@ async fn events_stay_as_long_as_the_configuration_says() {
     let short = [
         ("SEQLINE_SYNC__EVENT_RETENTION", "2s"),
         ("SEQLINE_SYNC__PARTITION_MAINTENANCE_INTERVAL", "1s"),
+        ("SEQLINE_JOBS__RETRY_BACKOFF_CAP", "1s"),
         ("SEQLINE_CONSUMER__PENDING_ALERT_AFTER", "1s"),
     ];
     let short = short.into_iter().fold(worker(&db), |worker, (name, value)| worker.env(name, value));

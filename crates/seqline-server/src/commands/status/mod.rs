@@ -1,6 +1,7 @@
 //! `seqline status`
 
 mod consumers;
+mod jobs;
 
 use seqline::Clock;
 use serde::Serialize;
@@ -8,7 +9,8 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
-use crate::cli::{DatabaseArgs, JsonArgs};
+use super::configuration;
+use crate::cli::{DatabaseArgs, StatusArgs};
 use crate::failure::Failure;
 use crate::output::grouped;
 use crate::{connect, output};
@@ -31,12 +33,16 @@ struct Report {
     total_bytes: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
     consumers: Option<Vec<consumers::Row>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jobs: Option<jobs::Counts>,
 }
 
-pub(crate) async fn run(database: &DatabaseArgs, args: JsonArgs) -> Result<(), Failure> {
+pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(), Failure> {
+    let jobs_schema = configuration(&args.config)?.jobs.schema;
     let mut connection = connect::connect_to_log(&connect::options(database)?).await?;
     let status = seqline::status::status(&mut connection).await?;
     let consumers = consumers::consumers(&mut connection).await?;
+    let jobs = jobs::jobs(&mut connection, jobs_schema).await?;
     let now = Clock::system().now();
     let known = seqline::migrate::newest_version();
     let retained = status.retained();
@@ -55,6 +61,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: JsonArgs) -> Result<(), F
             headroom: status.headroom,
             total_bytes: status.total_bytes,
             consumers: consumers.map(|consumers| consumers::rows(consumers, now)),
+            jobs: jobs.counts(),
         })?;
         return room(status.headroom);
     }
@@ -74,6 +81,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: JsonArgs) -> Result<(), F
         ("events", grouped(retained)),
         ("partitions", format!("{}, room for {} more events", status.partitions, grouped(status.headroom))),
         ("size", format!("{} bytes", grouped(status.total_bytes))),
+        ("jobs", jobs.text()),
     ] {
         output::line(format!("{name:<14}{value}"))?;
     }

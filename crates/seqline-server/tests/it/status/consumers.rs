@@ -4,7 +4,7 @@ use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::json;
 
 use super::json_of;
-use crate::support::{DEADLINE, append, as_admin, on};
+use crate::support::{DEADLINE, append, as_admin, on, server_db};
 
 /// Makes a consumer that somebody else runs.
 async fn add(db: &TestDb, name: &str, kind: &str, last_seq: i64) {
