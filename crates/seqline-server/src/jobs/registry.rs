@@ -37,6 +37,20 @@ pub struct JobOptions {
     pub run_on_start: bool,
 }
 
+impl JobOptions {
+    /// Options with which a job of this kind is inserted. River has options of its own for whoever forgets them.
+    #[must_use]
+    pub fn insert_opts(&self) -> InsertOpts {
+        let opts = InsertOpts::default().with_queue(self.queue).with_max_attempts(self.max_attempts);
+        // Whoever leads, and however often that changes: the row of a run, also of one that is done, keeps all others of its
+        // interval out.
+        match self.interval {
+            Some(interval) => opts.with_unique(UniqueOpts::new().with_by_period(interval)),
+            None => opts,
+        }
+    }
+}
+
 /// A kind of jobs.
 #[derive(Debug, Clone)]
 pub struct Entry {
@@ -116,13 +130,8 @@ impl Registry {
     }
 }
 
-/// Once per interval, whoever leads and however often that changes: the row of a run, also of one that is done, keeps all
-/// others of its interval out.
 fn periodic<A: JobArgs + Default>(interval: Duration, options: &JobOptions) -> Result<PeriodicJob, Error> {
-    let insert = InsertOpts::default()
-        .with_queue(options.queue)
-        .with_max_attempts(options.max_attempts)
-        .with_unique(UniqueOpts::new().with_by_period(interval));
+    let insert = options.insert_opts();
     Ok(PeriodicJob::conditional_with_options(
         IntervalSchedule::new(interval)?,
         move || Some((A::default(), insert.clone())),

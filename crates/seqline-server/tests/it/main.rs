@@ -1,6 +1,7 @@
 //! The `seqline` command, tested as its user sees it: the real program, its exit code, its output and its messages.
 
 mod support;
+mod worker;
 
 mod append;
 mod config;
@@ -8,6 +9,7 @@ mod connection;
 mod follow;
 mod help;
 mod import;
+mod jobs;
 mod migrate;
 mod readme;
 mod serve;

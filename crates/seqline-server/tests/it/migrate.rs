@@ -10,14 +10,18 @@ use tokio::process::Command;
 
 use crate::support::{as_admin, on, seqline, server_db};
 
+const JOBS_CURRENT: &str = "jobs schema seqline_jobs is current (River version 8)\n";
+const JOBS_CREATED: &str = "jobs schema seqline_jobs created (River version 8)\n";
+
 fn current() -> String {
-    format!("schema is current (version {}), 0 partitions created\n", newest_version())
+    format!("schema is current (version {}), 0 partitions created\n{JOBS_CURRENT}", newest_version())
 }
 
 #[tokio::test]
 async fn a_fresh_database_gets_the_schema_and_partitions_and_a_second_time_nothing() {
     let db = TestDb::empty().await;
-    let created = format!("schema created (version {}), 2 partitions created\n", newest_version());
+    let created =
+        format!("schema created (version {}), 2 partitions created\n{JOBS_CREATED}", newest_version());
     assert_eq!(on(&db, Role::Admin, ["migrate"]).ok().await, created);
     assert_eq!(on(&db, Role::Admin, ["migrate"]).ok().await, current());
 }
@@ -26,10 +30,12 @@ async fn a_fresh_database_gets_the_schema_and_partitions_and_a_second_time_nothi
 async fn the_outcome_can_be_had_as_json() {
     let db = TestDb::empty().await;
     let version = newest_version();
-    for (from, partitions) in [(0, 2), (version, 0)] {
+    for (from, partitions, jobs_from) in [(0, 2, 0), (version, 0, 8)] {
         assert_eq!(
             on(&db, Role::Admin, ["migrate", "--json"]).ok().await,
-            format!("{{\"from\":{from},\"to\":{version},\"partitions_created\":{partitions}}}\n")
+            format!(
+                "{{\"from\":{from},\"to\":{version},\"partitions_created\":{partitions},\"jobs_schema\":\"seqline_jobs\",\"jobs_from\":{jobs_from},\"jobs_to\":8}}\n"
+            )
         );
     }
 }
@@ -44,7 +50,8 @@ async fn the_application_may_check_that_the_schema_is_current() {
 async fn missing_partitions_are_created_although_the_schema_is_current() {
     let db = server_db().await;
     as_admin(&db, "UPDATE seqline.settings SET event_log_partitions_ahead = 3").await;
-    let expected = format!("schema is current (version {}), 1 partition created\n", newest_version());
+    let expected =
+        format!("schema is current (version {}), 1 partition created\n{JOBS_CURRENT}", newest_version());
     assert_eq!(on(&db, Role::App, ["migrate"]).ok().await, expected);
 }
 
@@ -56,11 +63,13 @@ async fn many_at_once_create_the_schema_once() {
     for run in runs.collect::<Vec<_>>() {
         said.push(run.await.unwrap());
     }
-    assert_eq!(said.iter().filter(|text| text.contains("schema created")).count(), 1, "{said:?}");
+    for once in ["schema created (version", JOBS_CREATED] {
+        assert_eq!(said.iter().filter(|text| text.contains(once)).count(), 1, "{said:?}");
+    }
 }
 
 /// Runs a printed script as a DBA would. Without psql on this machine the server gets the same statements.
-async fn apply(db: &TestDb, script: &str) {
+pub(crate) async fn apply(db: &TestDb, script: &str) {
     let psql = PostgresBinaries::find(None).unwrap().dir().join("psql");
     if !psql.is_file() {
         as_admin(db, script.strip_prefix("\\set ON_ERROR_STOP on\n").unwrap()).await;
@@ -107,6 +116,7 @@ async fn an_older_schema_is_updated_and_the_versions_are_named() {
     let all = seqline(["migrate", "--print"]).ok().await;
     let (before, _) = all.split_once("\n-- Migration 6 ").unwrap();
     apply(&db, &format!("{before}\nCOMMIT;\n")).await;
-    let expected = format!("schema updated (version 5 to {}), 2 partitions created\n", newest_version());
+    let expected =
+        format!("schema updated (version 5 to {}), 2 partitions created\n{JOBS_CREATED}", newest_version());
     assert_eq!(on(&db, Role::Admin, ["migrate"]).ok().await, expected);
 }

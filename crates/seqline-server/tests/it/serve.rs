@@ -3,124 +3,13 @@
 mod ending;
 mod outage;
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-
 use nix::sys::signal::Signal;
 use seqline::{NewEvent, Payload};
-use seqline_testkit::{Role, TestDb, eventually};
+use seqline_testkit::{TestDb, eventually};
 use serde_json::Value;
-use tokio::io::AsyncBufReadExt;
 
-use crate::support::{
-    DEADLINE, Outcome, Running, Seqline, append, as_admin, closed_port, on, server_db, small_partitions,
-};
-
-/// A worker that runs, and what it logs.
-struct Worker {
-    running: Running,
-    log: Arc<Mutex<Vec<String>>>,
-}
-
-/// A worker on a database, before it is started.
-fn worker(db: &TestDb) -> Seqline {
-    on(db, Role::App, ["serve", "--role", "worker"])
-}
-
-impl Worker {
-    async fn start(worker: Seqline) -> Self {
-        let mut running = worker.start();
-        let log = Arc::new(Mutex::new(Vec::new()));
-        let mut stderr = running.take_stderr().lines();
-        let written = log.clone();
-        tokio::spawn(async move {
-            while let Ok(Some(line)) = stderr.next_line().await {
-                written.lock().unwrap().push(line);
-            }
-        });
-        let worker = Self { running, log };
-        worker.says("worker started").await;
-        worker
-    }
-
-    /// Every line of the log, each one JSON object.
-    fn log(&self) -> Vec<Value> {
-        parsed(&self.log)
-    }
-
-    /// Waits for a message and returns its line.
-    async fn says(&self, message: &str) -> Value {
-        let mut found = None;
-        eventually(DEADLINE, message, async || {
-            found = self.log().into_iter().find(|line| line["message"] == message);
-            found.is_some()
-        })
-        .await;
-        found.unwrap()
-    }
-
-    /// Waits until it has said a message more often than that.
-    async fn says_again(&self, message: &str, before: usize) {
-        eventually(DEADLINE, message, async || self.count(message) > before).await;
-    }
-
-    /// How often it has said a message.
-    fn count(&self, message: &str) -> usize {
-        self.log().iter().filter(|line| line["message"] == message).count()
-    }
-
-    /// Waits until it has recorded these, whatever else.
-    async fn records(&self, seqs: impl IntoIterator<Item = i64> + Clone) {
-        eventually(DEADLINE, "all are recorded", async || {
-            let recorded = recorded(&self.log());
-            seqs.clone().into_iter().all(|seq| recorded.contains_key(&seq))
-        })
-        .await;
-    }
-
-    /// Waits for its end and returns it with everything that it has logged.
-    async fn end(self) -> (Outcome, Vec<Value>) {
-        let outcome = self.running.end().await;
-        // The pipe is at its end when nobody holds the log but this.
-        eventually(DEADLINE, "the log is read to its end", async || Arc::strong_count(&self.log) == 1).await;
-        let log = parsed(&self.log);
-        (outcome, log)
-    }
-
-    /// Ends it as a service manager does, and it has to be a good end.
-    async fn stop(self) -> Vec<Value> {
-        self.running.signal(Signal::SIGTERM);
-        let (outcome, log) = self.end().await;
-        assert_eq!((outcome.code(), outcome.stdout.as_str()), (Some(0), ""), "{outcome:?} {log:#?}");
-        assert_eq!(log.last().unwrap()["message"], "worker stopped", "{log:#?}");
-        log
-    }
-}
-
-fn parsed(log: &Mutex<Vec<String>>) -> Vec<Value> {
-    let parse = |line: &String| match serde_json::from_str(line) {
-        Ok(value @ Value::Object(_)) => value,
-        _ => panic!("a line of the log is not a JSON object: {line}"),
-    };
-    log.lock().unwrap().iter().map(parse).collect()
-}
-
-/// The messages of a log in their order, without those of single events.
-fn messages(log: &[Value]) -> Vec<&str> {
-    log.iter()
-        .map(|line| line["message"].as_str().expect("every line has a message"))
-        .filter(|message| *message != "event recorded")
-        .collect()
-}
-
-/// The numbers that were recorded, each with how often.
-fn recorded(log: &[Value]) -> BTreeMap<i64, usize> {
-    let mut recorded = BTreeMap::new();
-    for line in log.iter().filter(|line| line["message"] == "event recorded") {
-        *recorded.entry(line["seq"].as_i64().expect("it has a number")).or_default() += 1;
-    }
-    recorded
-}
+use crate::support::{DEADLINE, append, as_admin, closed_port, server_db, small_partitions};
+use crate::worker::{Worker, messages, recorded, worker};
 
 /// Where the recorder's cursor is.
 async fn cursor(db: &TestDb) -> i64 {

@@ -60,6 +60,7 @@ async fn the_members_of_the_json_are_these() {
         "headroom",
         "total_bytes",
         "consumers",
+        "jobs",
     ];
     assert_eq!(members(&empty), always.map(str::to_owned).into());
     for (member, value) in [("head", 0), ("min_retained", 1), ("retained", 0), ("partitions", 2)] {

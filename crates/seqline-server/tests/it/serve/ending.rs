@@ -4,8 +4,9 @@ use nix::sys::signal::Signal;
 use seqline_testkit::{Role, TestDb, eventually};
 use sqlx::PgConnection;
 
-use super::{Worker, cursor, cursor_reaches, recorded, worker};
+use super::{cursor, cursor_reaches};
 use crate::support::{DEADLINE, Sessions, append, run_sql, seqline, server_db};
+use crate::worker::{Worker, recorded, worker};
 
 /// The next round handles its events and then waits: nobody may move a cursor.
 async fn hold_cursors(db: &TestDb) -> PgConnection {

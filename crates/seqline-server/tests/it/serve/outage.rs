@@ -5,8 +5,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 
-use super::{Worker, cursor_reaches, worker};
+use super::cursor_reaches;
 use crate::support::{DEADLINE, Sessions, append, server_db, with_jobs};
+use crate::worker::{Worker, messages, worker};
 
 #[tokio::test]
 async fn it_outlives_the_server_and_does_not_flood_the_log() {
@@ -31,7 +32,7 @@ async fn it_outlives_the_server_and_does_not_flood_the_log() {
         worker.records([n]).await;
     }
     let log = worker.stop().await;
-    let others = super::messages(&log);
+    let others = messages(&log);
     assert!(others.len() < 40, "{} lines: {others:#?}", others.len());
     for message in ["event consumer round failed", "event consumer recovered"] {
         let count = others.iter().filter(|other| **other == message).count();
