@@ -103,10 +103,9 @@ fn init_logs(command: &Command) -> Result<(), Failure> {
 /// silent.
 fn log_filter(text: &str) -> Option<EnvFilter> {
     let is_level = |word: &str| word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
-    let misspelt = text.split(',').any(|part| {
-        let part = part.trim();
-        !part.contains(['=', ':', '[']) && !is_level(part) && !part.starts_with("seqline") && part != "sqlx"
-    });
+    let known =
+        |word: &str| is_level(word) || word.starts_with("seqline") || ["sqlx", "riverqueue"].contains(&word);
+    let misspelt = text.split(',').map(str::trim).any(|part| !part.contains(['=', ':', '[']) && !known(part));
     // River repeats itself for as long as the database is away, and what is worth a line of it is told by the jobs.
     let quiet = if text.contains("riverqueue") { "" } else { ",riverqueue=off" };
     if misspelt { None } else { EnvFilter::try_new(format!("{text}{quiet}")).ok() }

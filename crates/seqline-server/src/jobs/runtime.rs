@@ -38,13 +38,11 @@ impl Jobs {
     pub fn new(pool: PgPool, config: &Config, registry: Registry) -> Result<Self, Failure> {
         let keys = &config.jobs;
         let (workers, periodic) = registry.into_parts();
-        let queue = QueueConfig::new(usize::try_from(keys.max_workers).unwrap_or(usize::MAX))
-            .with_fetch_poll_interval(keys.poll_interval);
+        let queue = queue(config);
         let builder = Client::builder(database(pool.clone(), &keys.schema)?)
             // A listening connection less for each worker, and each NOTIFY of an append wakes all that listen. Jobs that
             // are due now and then are found early enough by polling.
             .without_notifications()
-            .fetch_cooldown(JOBS_FETCH_COOLDOWN.min(keys.poll_interval))
             .job_timeout(keys.timeout)
             // One that does not stop is dropped before another worker can take it for lost.
             .job_stuck_threshold(keys.rescue_after.saturating_sub(keys.timeout))
@@ -128,6 +126,13 @@ pub(crate) fn database(pool: PgPool, schema: &str) -> Result<PostgresDatabase, F
         .with_reindex(PostgresReindexConfig::default().with_index_names([""; 0])))
 }
 
+fn queue(config: &Config) -> QueueConfig {
+    let keys = &config.jobs;
+    QueueConfig::new(usize::try_from(keys.max_workers).unwrap_or(usize::MAX))
+        .with_fetch_poll_interval(keys.poll_interval)
+        .with_fetch_cooldown(JOBS_FETCH_COOLDOWN.min(keys.poll_interval))
+}
+
 fn maintenance(config: &Config) -> MaintenanceConfig {
     let keys = &config.jobs;
     let discarded = Retention::DeleteAfter(keys.discarded_retention);
@@ -184,6 +189,24 @@ mod tests {
         let stop = CancellationToken::new();
         stop.cancel();
         assert_eq!(until_stopped(client().start().unwrap(), stop).await, Ok(()));
+    }
+
+    #[test]
+    fn settings_reach_river() {
+        let mut config = Config::default();
+        config.jobs.max_workers = 17;
+        config.jobs.poll_interval = Duration::from_millis(18);
+        config.jobs.completed_retention = Duration::from_secs(19);
+        config.jobs.discarded_retention = Duration::from_secs(20);
+        config.jobs.rescue_after = Duration::from_secs(21);
+        let queue = queue(&config);
+        assert_eq!((queue.max_workers(), queue.fetch_poll_interval()), (17, Duration::from_millis(18)));
+        let maintenance = maintenance(&config);
+        let kept = |seconds| Retention::DeleteAfter(Duration::from_secs(seconds));
+        assert_eq!(maintenance.completed_job_retention(), kept(19));
+        assert_eq!(maintenance.discarded_job_retention(), kept(20));
+        assert_eq!(maintenance.cancelled_job_retention(), kept(20));
+        assert_eq!(maintenance.rescue_after(), Some(Duration::from_secs(21)));
     }
 
     #[test]

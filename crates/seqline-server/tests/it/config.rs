@@ -149,7 +149,25 @@ async fn a_file_that_cannot_be_read_is_named() {
 }
 
 #[tokio::test]
-async fn other_commands_do_not_care() {
+async fn commands_that_take_no_settings_do_not_care() {
     let db = TestDb::new().await;
-    on(&db, Role::App, ["status"]).env("SEQLINE_X__Y", "z").env("SEQLINE_CONFIG", "missing.toml").ok().await;
+    on(&db, Role::App, ["partitions"])
+        .env("SEQLINE_X__Y", "z")
+        .env("SEQLINE_CONFIG", "missing.toml")
+        .ok()
+        .await;
+}
+
+#[tokio::test]
+async fn commands_that_need_a_setting_refuse_a_wrong_one() {
+    for command in [&["status"][..], &["migrate"], &["migrate", "--print"], &["jobs", "list"], &["up"]] {
+        let wrong = seqline(command).env("SEQLINE_JOBS__SCHEMA", "pg_hunter2");
+        let found = problems(wrong).await;
+        assert_eq!(found.len(), 1, "{command:?}: {found:?}");
+        assert!(
+            found[0].starts_with("SEQLINE_JOBS__SCHEMA: jobs.schema: expected "),
+            "{command:?}: {found:?}"
+        );
+        assert!(!found[0].contains("hunter2"), "{command:?}: {found:?}");
+    }
 }

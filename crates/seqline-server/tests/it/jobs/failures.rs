@@ -99,7 +99,7 @@ async fn a_panic_is_an_error_of_its_job_and_the_next_one_runs() {
     let options = JobOptions { queue: DEFAULT_QUEUE, max_attempts: 1, interval: None, run_on_start: false };
     let mut registry = Registry::default();
     let panics = async |_, _: Panics| -> Result<(), BoxError> { panic!("hunter2") };
-    registry.add(options.clone(), move |context, args| panics(context, args)).unwrap();
+    registry.add(options.clone(), panics).unwrap();
     let works = |_, args: Works| async move { if args.number == 17 { Ok(()) } else { Err("which?") } };
     registry.add(options.clone(), works).unwrap();
     let mut config = Config::default();
@@ -217,7 +217,8 @@ async fn the_database_may_go_away_and_the_log_says_it_once() {
             ("jobs.poll_interval", "10ms"),
         ],
     );
-    let worker = Worker::start(often).await;
+    // Whoever asks for more of our own does not ask for River's.
+    let worker = Worker::start(often.env("SEQLINE_LOG", "info")).await;
     there_is(&db, "state = 'completed'").await;
     server.stop().await;
     worker.says("jobs wait for the database").await;
