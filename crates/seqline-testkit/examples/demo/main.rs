@@ -2,14 +2,15 @@
 //!
 //! Eight writers take real webhook payloads and append them as events, each in a transaction that also updates a
 //! business table; some roll back, some use savepoints. A tail follows. Two worker processes run the same consumer, which
-//! writes two rows for each event. Meanwhile backends of writers and of the tail are terminated, workers are killed in
-//! the middle of their rounds, and once the whole server is killed with SIGKILL. Then everything is compared: what
-//! the writers were told, what the tail delivered, what the log holds, what the business table says and what the workers
-//! have written.
+//! writes two rows and inserts two jobs for each event; clients of River in the same processes work these. Meanwhile backends of writers and of the tail are terminated, workers are killed in
+//! the middle of their rounds and of their jobs, and once the whole server is killed with SIGKILL. Then everything is
+//! compared: what the writers were told, what the tail delivered, what the log holds, what the business table says, what
+//! the workers have written, which jobs there are and what became of them.
 //!
 //! `demo [--seconds N]`; exits with 1 when a promise was broken.
 
 mod chaos;
+mod jobs;
 mod payloads;
 mod report;
 mod sink;
@@ -30,6 +31,8 @@ const WRITERS: usize = 8;
 const DEFAULT_SECONDS: u64 = 30;
 /// After the writers have stopped, how long the tail and the workers may take to reach the head.
 const CATCH_UP: Duration = Duration::from_secs(60);
+/// And how long jobs may take after that. A killed leader of River's clients is succeeded after ten seconds.
+const FINISH: Duration = Duration::from_secs(45);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -54,6 +57,7 @@ async fn run() -> anyhow::Result<bool> {
     println!("PostgreSQL {} runs with production durability", server.postgres().version());
     writers::create_accounts(&db.admin()).await?;
     worker::create_effects(&db.admin()).await?;
+    jobs::create(&db.admin(), &db.app()).await?;
 
     let delivered = sink::Delivered::default();
     let config = TailConfig {
@@ -102,6 +106,7 @@ async fn run() -> anyhow::Result<bool> {
     let head = seqline::read::head(&mut connection).await?;
     eventually(CATCH_UP, "the tail reaching the head", async || *position.borrow() == head).await;
     workers::catch_up(&mut connection, head, CATCH_UP).await;
+    jobs::wait(&mut connection, FINISH).await?;
     workers.stop().await?;
     stop_tail.cancel();
     tail.await.context("the tail ended")?.context("the tail failed")?;
@@ -114,6 +119,7 @@ async fn run() -> anyhow::Result<bool> {
         payloads: &payloads,
         effects: workers::effects(&mut connection).await?,
         cursor: workers::cursor(&mut connection).await?,
+        jobs: jobs::read(&mut connection).await?,
         work,
         damage,
         kills,

@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::chaos::Damage;
+use crate::jobs::{self, Jobs};
 use crate::payloads::Webhook;
 use crate::workers::{Effect, Kills};
 use crate::writers::Work;
@@ -30,6 +31,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) kills: Kills,
     pub(crate) effects: Vec<Effect>,
     pub(crate) cursor: Option<i64>,
+    pub(crate) jobs: Jobs,
 }
 
 /// The whole log up to the head, page by page.
@@ -70,6 +72,8 @@ pub(crate) fn print(evidence: &Evidence<'_>) -> bool {
         atomicity(evidence),
         content(evidence),
         effects(evidence),
+        jobs_inserted(evidence),
+        jobs_done(evidence),
         disturbance(evidence),
     ];
     let mut kept = true;
@@ -220,9 +224,69 @@ fn effects(evidence: &Evidence<'_>) -> Finding {
     }
 }
 
+fn jobs_inserted(evidence: &Evidence<'_>) -> Finding {
+    let mut found: BTreeMap<(i64, Uuid, &str), usize> = BTreeMap::new();
+    let mut faults = Vec::new();
+    for job in &evidence.jobs.all {
+        match job.event {
+            Some((seq, id)) if job.seq == Some(seq) => *found.entry((seq, id, &job.kind)).or_default() += 1,
+            event => {
+                faults.push(format!("a job {} of seq {:?} names {event:?} as its event", job.kind, job.seq))
+            }
+        }
+    }
+    for event in &evidence.log {
+        for kind in jobs::KINDS {
+            match found.remove(&(event.seq, event.id, kind)).unwrap_or_default() {
+                1 => {}
+                number => faults.push(format!("seq {} has {number} jobs {kind}, one is due", event.seq)),
+            }
+        }
+    }
+    let others = found.keys().map(|(seq, id, kind)| format!("a job {kind} of seq {seq}, {id}, is not due"));
+    faults.extend(others);
+    Finding {
+        promise: "Each event has its jobs exactly once, and there are no others",
+        observed: format!(
+            "{} jobs, {} for each of {} events, which they name by number and id",
+            evidence.jobs.all.len(),
+            jobs::KINDS.len(),
+            evidence.log.len()
+        ),
+        faults,
+    }
+}
+
+fn jobs_done(evidence: &Evidence<'_>) -> Finding {
+    let Jobs { all, probes, runs, clients, rescues } = &evidence.jobs;
+    let mut states: BTreeMap<&str, usize> = BTreeMap::new();
+    for job in all {
+        *states.entry(&job.state).or_default() += 1;
+    }
+    let done = states.remove("completed").unwrap_or_default();
+    let mut faults: Vec<_> = states.iter().map(|(state, jobs)| format!("{jobs} jobs are {state}")).collect();
+    let mut of_events: BTreeSet<(i64, Uuid, &str)> =
+        evidence.log.iter().flat_map(|event| jobs::KINDS.map(|kind| (event.seq, event.id, kind))).collect();
+    for (seq, id, kind) in probes {
+        if !of_events.remove(&(*seq, *id, kind)) {
+            faults.push(format!("a job {kind} of seq {seq}, {id}, has run and is not due"));
+        }
+    }
+    faults.extend(of_events.iter().map(|(seq, _, kind)| format!("the job {kind} of seq {seq} has not run")));
+    let repeated = runs - i64::try_from(probes.len()).unwrap_or(i64::MAX);
+    Finding {
+        promise: "Each job is run at least once, whichever worker is killed while it runs, and what it does under a key is done once",
+        observed: format!(
+            "{done} of {} jobs completed, claimed by {clients} clients of River; {repeated} runs were repetitions, {rescues} rescues of what killed workers left",
+            all.len()
+        ),
+        faults,
+    }
+}
+
 /// A demonstration in which nothing happened would prove nothing.
 fn disturbance(evidence: &Evidence<'_>) -> Finding {
-    let Evidence { work, damage, kills, .. } = evidence;
+    let Evidence { work, damage, kills, jobs, .. } = evidence;
     let faults = [
         (work.committed > 0, "nothing was committed"),
         (work.rolled_back > 0, "nothing was rolled back"),
@@ -231,6 +295,7 @@ fn disturbance(evidence: &Evidence<'_>) -> Finding {
         (damage.tails_terminated > 0, "no tail was terminated"),
         (damage.servers_killed > 0, "no server was killed"),
         (kills.in_a_round >= KILLS_IN_A_ROUND_MIN, "hardly a worker was killed in the middle of a round"),
+        (jobs.rescues > 0, "no job was left by a killed worker and rescued"),
     ]
     .into_iter()
     .filter(|(happened, _)| !happened)
