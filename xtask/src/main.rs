@@ -64,7 +64,7 @@ enum Task {
     Bench {
         /// What to measure
         what: Bench,
-        /// Arguments of the benchmark: --seconds N for each rate; `consumers` also takes the names of its parts
+        /// Arguments of the benchmark: --seconds N for each rate; `consumers` and `jobs` also take the names of their parts
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
@@ -97,6 +97,8 @@ enum Bench {
     Log,
     /// What consumers cost: a drain, idle ones, wake-ups, cursors under a held snapshot
     Consumers,
+    /// What jobs cost: events handed to River, the start of a job, writers beside an idle client
+    Jobs,
 }
 
 impl Bench {
@@ -105,6 +107,7 @@ impl Bench {
         match self {
             Self::Log => "bench_log",
             Self::Consumers => "bench_consumers",
+            Self::Jobs => "bench_jobs",
         }
     }
 }

@@ -9,7 +9,7 @@ use seqline::consumer::{
 };
 use seqline::{Clock, StoredEvent};
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
-use sqlx::PgConnection;
+use sqlx::{PgConnection, PgPool};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -46,7 +46,7 @@ impl Handler for Inserting {
     async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), HandlerError> {
         let resource_id = event.resource_id.as_deref().unwrap_or_default();
         match self.work {
-            Work::Rows => log::insert_effect(round.connection(), event.seq, resource_id).await?,
+            Work::Rows => insert_effect(round.connection(), event.seq, resource_id).await?,
             Work::OneStatement if (event.seq - 1) % self.batch_size == 0 => {
                 let seqs: Vec<i64> = (event.seq..event.seq + self.batch_size).collect();
                 let resource_ids = vec![resource_id; seqs.len()];
@@ -70,7 +70,7 @@ impl Handler for Inserting {
 /// Prints the table; the threshold if it was missed.
 pub(crate) async fn measure(server: &TestServer) -> anyhow::Result<Option<String>> {
     let db = TestDb::on(server).await;
-    log::create_effects(&db.app()).await?;
+    create_effects(&db.app()).await?;
     log::fill(&db, EVENTS as usize).await?;
     println!("draining {EVENTS} events into a table, events/s (medians of {REPEATS}, interleaved)");
     println!("  without Seqline: the same INSERTs over one connection, in transactions of the batch size");
@@ -113,7 +113,7 @@ async fn without_seqline(db: &TestDb, batch_size: u32) -> anyhow::Result<f64> {
         for first in (1..=EVENTS).step_by(batch_size as usize) {
             sqlx::raw_sql("BEGIN").execute(&mut connection).await?;
             for seq in first..(first + i64::from(batch_size)).min(EVENTS + 1) {
-                log::insert_effect(&mut connection, seq, log::RESOURCE).await?;
+                insert_effect(&mut connection, seq, log::RESOURCE).await?;
             }
             sqlx::raw_sql("COMMIT").execute(&mut connection).await?;
         }
@@ -173,4 +173,21 @@ async fn check_effects(connection: &mut PgConnection) -> anyhow::Result<()> {
         "the effects are not those of all events"
     );
     Ok(())
+}
+
+/// The table that handlers and baselines write to.
+async fn create_effects(pool: &PgPool) -> sqlx::Result<()> {
+    sqlx::raw_sql("CREATE TABLE effects (seq bigint NOT NULL, resource_id text NOT NULL)")
+        .execute(pool)
+        .await?;
+    Ok(())
+}
+
+async fn insert_effect(connection: &mut PgConnection, seq: i64, resource_id: &str) -> sqlx::Result<()> {
+    sqlx::query("INSERT INTO effects (seq, resource_id) VALUES ($1, $2)")
+        .bind(seq)
+        .bind(resource_id)
+        .execute(connection)
+        .await
+        .map(drop)
 }

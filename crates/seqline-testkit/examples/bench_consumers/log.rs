@@ -3,7 +3,7 @@
 use seqline::consumer::{ConsumerName, states};
 use seqline::{NewEvent, Payload};
 use seqline_testkit::{Role, TestDb};
-use sqlx::{PgConnection, PgPool};
+use sqlx::PgConnection;
 
 pub(crate) const RESOURCE: &str = "17";
 
@@ -31,27 +31,6 @@ pub(crate) async fn fill(db: &TestDb, events: usize) -> anyhow::Result<()> {
     sqlx::raw_sql("VACUUM ANALYZE").execute(&mut admin).await?;
     sqlx::raw_sql("CHECKPOINT").execute(&mut admin).await?;
     Ok(())
-}
-
-/// The table that handlers and baselines write to.
-pub(crate) async fn create_effects(pool: &PgPool) -> sqlx::Result<()> {
-    sqlx::raw_sql("CREATE TABLE effects (seq bigint NOT NULL, resource_id text NOT NULL)")
-        .execute(pool)
-        .await?;
-    Ok(())
-}
-
-pub(crate) async fn insert_effect(
-    connection: &mut PgConnection,
-    seq: i64,
-    resource_id: &str,
-) -> sqlx::Result<()> {
-    sqlx::query("INSERT INTO effects (seq, resource_id) VALUES ($1, $2)")
-        .bind(seq)
-        .bind(resource_id)
-        .execute(connection)
-        .await
-        .map(drop)
 }
 
 /// Where a consumer stands; 0 before it exists.

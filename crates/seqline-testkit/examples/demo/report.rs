@@ -248,10 +248,10 @@ fn jobs_inserted(evidence: &Evidence<'_>) -> Finding {
     Finding {
         promise: "Each event has its jobs exactly once, and there are no others",
         observed: format!(
-            "{} jobs, {} for each of {} events, which they name by number and id",
+            "{} jobs name {} events by number and id, {} are due for each",
             evidence.jobs.all.len(),
-            jobs::KINDS.len(),
-            evidence.log.len()
+            evidence.log.len(),
+            jobs::KINDS.len()
         ),
         faults,
     }
