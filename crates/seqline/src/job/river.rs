@@ -1,8 +1,9 @@
 //! River, a job queue in PostgreSQL: <https://riverqueue.com>.
 //!
 //! The rows are those that River's own clients write, so any of them works the jobs, and River's UI shows them. All jobs of a
-//! call are one statement, whatever their kinds. Before it another one looks at the version of River's schema, since what
-//! another version means by a row is not known, and notifies each queue once; PostgreSQL sends that with the commit.
+//! call are one statement, whatever their kinds. Before it one takes the lock on the table, so that River's migrations cannot get in
+//! between, and another looks at the version of River's schema, since what another version means by a row is not known, and
+//! notifies each queue once; PostgreSQL sends that with the commit.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,6 +60,7 @@ impl River {
             .filter(|job| job.run_at.is_none())
             .map(|job| job.queue.as_str())
             .collect();
+        river::lock(tx, &self.statements).await?;
         let announced = river::announce(tx, &self.statements, &self.schema, &queues, &now).await?;
         self.known_version(announced.version)?;
 
@@ -147,14 +149,11 @@ impl JobSink for River {
             return Ok(InsertedJobs::default());
         }
         if !self.verified.load(Ordering::Relaxed) {
-            self.health(tx).await?;
-            self.verified.store(true, Ordering::Relaxed);
+            self.judge(&river::facts(tx, &self.schema).await?)?;
         }
         let result = self.write(tx, jobs).await;
-        if result.is_err() {
-            // The next call finds out what is wrong, and can say it.
-            self.verified.store(false, Ordering::Relaxed);
-        }
+        // After a failure the next call finds out what is wrong, and can say it.
+        self.verified.store(result.is_ok(), Ordering::Relaxed);
         result
     }
 

@@ -12,6 +12,7 @@ use crate::limits::PAUSED_QUEUES_MAX;
 /// The statements for one schema: PostgreSQL prepares each once for a connection.
 #[derive(Debug)]
 pub(crate) struct Statements {
+    lock: String,
     state: String,
     announce: String,
     insert: String,
@@ -70,6 +71,7 @@ impl Statements {
         let version = format!("(SELECT max(version) FROM {schema}.river_migration WHERE line = 'main')");
         let paused = format!("SELECT name FROM {schema}.river_queue WHERE paused_at IS NOT NULL");
         Self {
+            lock: format!("LOCK TABLE {schema}.river_job IN ROW EXCLUSIVE MODE"),
             state: format!("SELECT {version}, ARRAY({paused} ORDER BY name LIMIT {PAUSED_QUEUES_MAX})"),
             announce: format!(
                 "SELECT {version}, ARRAY({paused} AND name = ANY($1) ORDER BY name LIMIT {PAUSED_QUEUES_MAX}),
@@ -120,6 +122,11 @@ pub(crate) async fn facts(connection: &mut PgConnection, schema: &str) -> Result
         may_insert: row.try_get(4)?,
         found_in: row.try_get(5)?,
     })
+}
+
+/// Takes the lock that inserting takes, before any other: River's migrations lock this table first and the others after it.
+pub(crate) async fn lock(connection: &mut PgConnection, statements: &Statements) -> Result<(), sqlx::Error> {
+    sqlx::query(AssertSqlSafe(statements.lock.as_str())).execute(connection).await.map(drop)
 }
 
 pub(crate) async fn state(

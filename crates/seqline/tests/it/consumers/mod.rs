@@ -25,7 +25,7 @@ mod workers;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -536,6 +536,11 @@ pub(crate) struct Line {
 
 impl Captured {
     pub(crate) fn start() -> (Self, tracing::subscriber::DefaultGuard) {
+        // While there is but one subscriber, a place that logs and is first met by a thread without one is taken for one that
+        // nobody listens to.
+        static OTHERS: LazyLock<[tracing::Dispatch; 2]> =
+            LazyLock::new(|| [(), ()].map(|()| tracing::Dispatch::new(tracing_subscriber::registry())));
+        LazyLock::force(&OTHERS);
         let captured = Self::default();
         let subscriber = tracing_subscriber::registry().with(captured.clone());
         (captured, tracing::subscriber::set_default(subscriber))
