@@ -1,5 +1,6 @@
 //! The examples run as they are: events in, projection out, also when they are killed in the middle.
 
+mod jobs;
 mod programs;
 
 use seqline::{NewEvent, Payload};
@@ -52,8 +53,10 @@ struct Example {
     name: &'static str,
 }
 
-const IN_PYTHON: Example = Example { program: python, role: Role::Consumer, name: "customer_totals" };
-const IN_RUST: Example = Example { program: rust, role: Role::App, name: "order_totals" };
+const IN_PYTHON: Example =
+    Example { program: |db| python(db, "consume"), role: Role::Consumer, name: "customer_totals" };
+const IN_RUST: Example =
+    Example { program: |db| rust(db, "projection"), role: Role::App, name: "order_totals" };
 
 impl Example {
     async fn totals(&self, db: &TestDb) -> Vec<Total> {
@@ -201,9 +204,10 @@ async fn the_rust_example_goes_on_when_its_sessions_are_ended() {
 #[tokio::test]
 async fn the_python_example_that_cannot_begin_says_why_and_fails() {
     let db = TestDb::new().await;
-    let said = python(&db).env("SEQLINE_DATABASE_URL", &db.url(Role::Nobody)).arg("--once").fail().await;
+    let said =
+        python(&db, "consume").env("SEQLINE_DATABASE_URL", &db.url(Role::Nobody)).arg("--once").fail().await;
     assert!(said.starts_with("error: permission denied for schema"), "{said}");
-    let said = python(&db).env("SEQLINE_DATABASE_URL", "").arg("--once").fail().await;
+    let said = python(&db, "consume").env("SEQLINE_DATABASE_URL", "").arg("--once").fail().await;
     assert!(said.ends_with("error: set SEQLINE_DATABASE_URL\n"), "{said}");
 }
 

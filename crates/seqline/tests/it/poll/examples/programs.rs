@@ -67,8 +67,8 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The example in Python, with the psycopg and the libpq of the development environment.
-pub(super) fn python(db: &TestDb) -> Program {
+/// An example in Python, with the psycopg and the libpq of the development environment.
+pub(super) fn python(db: &TestDb, name: &str) -> Program {
     let mut python = Program::new("python3", &db.url(Role::Consumer));
     python.0.env("PYTHONPATH", psycopg()).env("PYTHONDONTWRITEBYTECODE", "1");
     // psycopg in Python only loads libpq, from the system or from what is named here. PostgreSQL brings one.
@@ -79,7 +79,7 @@ pub(super) fn python(db: &TestDb) -> Program {
     ];
     let brought = libraries.into_iter().filter(|folder| folder.join("libpq.so").exists());
     python.0.env("LD_LIBRARY_PATH", env::join_paths(brought).expect("paths have no colons"));
-    python.arg(root().join("examples/python/consume.py"))
+    python.arg(root().join(format!("examples/python/{name}.py")))
 }
 
 /// The folders of psycopg and what it needs: a missing one is a failure, not a reason to skip.
@@ -96,15 +96,15 @@ fn psycopg() -> OsString {
     env::join_paths(folders).expect("paths have no colons")
 }
 
-/// The example in Rust, which Cargo has built beside this test.
-pub(super) fn rust(db: &TestDb) -> Program {
+/// An example in Rust, which Cargo has built beside this test.
+pub(super) fn rust(db: &TestDb, name: &str) -> Program {
     let this = env::current_exe().expect("a test knows where it is");
-    let program = this.ancestors().nth(2).expect("it is in deps/").join("examples/projection");
+    let program = this.ancestors().nth(2).expect("it is in deps/").join("examples").join(name);
     let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/projection.rs");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
     assert!(
         changed(&program) >= changed(&source),
-        "run `cargo build -p seqline --all-features --example projection`: {} is missing or older than its source",
+        "run `cargo build -p seqline --all-features --example {name}`: {} is missing or older than its source",
         program.display()
     );
     Program::new(program, &db.url(Role::App))
