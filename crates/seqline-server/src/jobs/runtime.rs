@@ -184,11 +184,13 @@ mod tests {
         let run = client().start().unwrap();
         let stopper = run.stopper();
         stopper.stop_and_cancel();
-        let ended = until_stopped(run, CancellationToken::new()).await;
-        assert_eq!(ended, Err("River ended without an error".to_owned()));
+        let soon = Duration::from_secs(20);
+        let ended = tokio::time::timeout(soon, until_stopped(run, CancellationToken::new())).await;
+        assert_eq!(ended, Ok(Err("River ended without an error".to_owned())));
         let stop = CancellationToken::new();
         stop.cancel();
-        assert_eq!(until_stopped(client().start().unwrap(), stop).await, Ok(()));
+        let ended = tokio::time::timeout(soon, until_stopped(client().start().unwrap(), stop)).await;
+        assert_eq!(ended, Ok(Ok(())));
     }
 
     #[test]

@@ -160,6 +160,33 @@ async fn one_that_hangs_is_dropped_after_its_time_and_tried_again() {
 }
 
 #[tokio::test]
+async fn one_that_takes_too_long_is_asked_to_stop_and_tried_again() {
+    let db = server_db().await;
+    small_partitions(&db, 2, 2).await;
+    append(&db.app(), 1..=3).await;
+    let mut reader = db.connect(Role::Reader).await;
+    run_sql(&mut reader, "BEGIN; SELECT count(*) FROM seqline.event_log").await;
+    // It would wait an hour before it tries to drop a partition again.
+    let patient = with(
+        &db,
+        &[
+            ("sync.event_retention", "2s"),
+            ("sync.partition_maintenance_interval", "1s"),
+            ("jobs.retry_backoff_cap", "1s"),
+            ("consumer.pending_alert_after", "1s"),
+            ("sync.detach_retry_pause", "1h"),
+            ("jobs.timeout", "500ms"),
+        ],
+    );
+    let worker = Worker::start(patient).await;
+    let line = worker.says("job failed, it will be tried again").await;
+    assert_eq!(line["error"], "job work cancelled");
+    run_sql(&mut reader, "COMMIT").await;
+    there_is(&db, "state = 'completed' AND attempt > 1").await;
+    worker.stop().await;
+}
+
+#[tokio::test]
 async fn a_worker_that_stops_while_one_waits_for_a_lock_ends_within_its_budget() {
     let db = server_db().await;
     let _holder = hold_maintenance(&db).await;

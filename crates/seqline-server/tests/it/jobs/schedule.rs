@@ -4,7 +4,7 @@ use seqline_testkit::{TestDb, eventually};
 use sqlx::Row;
 
 use super::{KIND, ask, there_is, with};
-use crate::support::{DEADLINE, as_admin, server_db};
+use crate::support::{DEADLINE, append, as_admin, server_db};
 use crate::worker::{Worker, messages, worker};
 
 #[tokio::test]
@@ -74,6 +74,30 @@ async fn it_runs_once_per_interval_however_many_workers_there_are_and_whoever_le
     assert!(leaders.len() > 1, "the leader changed: {leaders:?}");
     let runs = "SELECT count(*) FROM jobs WHERE kind = 'sync.partition_maintenance'";
     assert_eq!(ask::<i64>(&db, runs).await, 1);
+}
+
+#[tokio::test]
+async fn the_smallest_pool_is_enough_for_jobs_and_consumers() {
+    let db = server_db().await;
+    append(&db.app(), 1..=3).await;
+    let smallest = with(
+        &db,
+        &[
+            ("database.max_connections", "2"),
+            ("sync.partition_maintenance_interval", "1s"),
+            ("jobs.retry_backoff_cap", "1s"),
+            ("jobs.poll_interval", "20ms"),
+        ],
+    );
+    let worker = Worker::start(smallest).await;
+    worker.records(1..=3).await;
+    for n in 4..=6 {
+        worker.says_again("partition maintenance done", worker.count("partition maintenance done")).await;
+        append(&db.app(), [n]).await;
+        worker.records([n]).await;
+    }
+    let log = worker.stop().await;
+    assert!(!log.iter().any(|line| line["level"] != "INFO"), "{log:#?}");
 }
 
 #[tokio::test]

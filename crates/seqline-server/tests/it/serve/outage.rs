@@ -33,6 +33,7 @@ async fn it_outlives_the_server_and_does_not_flood_the_log() {
     }
     let log = worker.stop().await;
     let others = messages(&log);
+    assert!(!log.iter().any(|line| line["target"].as_str().unwrap().starts_with("riverqueue")), "{log:#?}");
     assert!(others.len() < 40, "{} lines: {others:#?}", others.len());
     for message in ["event consumer round failed", "event consumer recovered"] {
         let count = others.iter().filter(|other| **other == message).count();
