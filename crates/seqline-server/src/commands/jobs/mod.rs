@@ -40,7 +40,7 @@ async fn list(client: &Client, filter: JobsListArgs, json: bool) -> Result<(), F
         return output::json(&rows.iter().map(Row::of).collect::<Vec<_>>());
     }
     if rows.is_empty() {
-        eprintln!("seqline: no job is like that");
+        eprintln!("seqline: no jobs found");
         return Ok(());
     }
     view::table(&rows)

@@ -84,7 +84,7 @@ async fn a_list_can_be_narrowed() {
         assert_eq!(ids(&db, args).await, expected, "{args}");
     }
     let none = on(&db, Role::App, ["jobs", "list", "--kind", "c.job"]).run().await;
-    assert_eq!((none.sentence(0).as_str(), none.stdout.as_str()), ("no job is like that", ""));
+    assert_eq!((none.sentence(0).as_str(), none.stdout.as_str()), ("no jobs found", ""));
 }
 
 #[tokio::test]
