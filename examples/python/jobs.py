@@ -39,8 +39,9 @@ HAND_OVER = """
     ), jobs AS (
         INSERT INTO {schema}.river_job (kind, queue, args, metadata, max_attempts)
         SELECT 'invoice.send', %(queue)s, jsonb_build_object('order_id', resource_id),
-            jsonb_build_object('seqline:seq', seq, 'seqline:event_id', id), 25
-        FROM events WHERE type = 'order.paid' ORDER BY seq
+            jsonb_strip_nulls(jsonb_build_object(
+                'seqline:seq', seq, 'seqline:event_id', id, 'seqline:correlation_id', correlation_id)), 25
+        FROM events WHERE type = 'order.paid' AND resource_id IS NOT NULL ORDER BY seq
         RETURNING id
     )
     SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM jobs)

@@ -51,8 +51,15 @@ pub const ROUND_ATTEMPTS_MAX: u32 = 3;
 /// Jobs that a handler may insert for one event. A round waits in memory until it is written; whoever fans out further does so in a job.
 pub const EVENT_JOBS_MAX: usize = 1_000;
 
-/// Jobs in one statement; more are split. Rounds of the usual size stay far below.
+/// Jobs after which a round writes those that it has, and in one statement of River's sink. Rounds of the usual size stay far
+/// below.
 pub const JOBS_STATEMENT_MAX: usize = 10_000;
+
+/// Bytes of jobs after which a round writes those that it has.
+pub const JOBS_STATEMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Longest name of River's schema, in bytes: River's notification channels are named after it.
+pub const RIVER_SCHEMA_BYTES_MAX: usize = 46;
 
 /// Arguments of a job. Ids and numbers: what needs more of them reads it when it runs.
 pub const JOB_ARGUMENTS_MAX: usize = 32;

@@ -144,14 +144,14 @@ impl RoundError {
         }
     }
 
-    /// Why, in a sentence that can be said in a log, if there is one.
+    /// Why, in a sentence that can be said in a log, if there is one. An error of jobs has one, also behind an error of the handler's.
     pub(super) fn reason(&self) -> Option<String> {
-        let error = match self {
-            Self::Jobs { source, .. } => source,
-            Self::Handler { source, .. } => source.downcast_ref()?,
-            _ => return None,
+        let job_error = match self {
+            Self::Jobs { source, .. } => Some(source),
+            Self::Handler { source, .. } => causes(source.as_ref()).find_map(|cause| cause.downcast_ref()),
+            _ => None,
         };
-        error.is_sayable().then(|| error.to_string())
+        job_error.filter(|error| error.is_sayable()).map(JobError::to_string)
     }
 
     /// Whether the round lost against another transaction and may be tried again at once: a deadlock, a lock that was not
@@ -168,18 +168,24 @@ impl RoundError {
     fn has_sqlstate(&self, is: fn(&str) -> bool) -> bool {
         match self {
             Self::Handler { source, .. } => sqlstates(source.as_ref()).any(|code| is(&code)),
-            Self::Commit(CommitError::Database(error))
-            | Self::Database(error)
-            | Self::Jobs { source: JobError::Database(error), .. } => error.sqlstate().is_some_and(is),
+            Self::Commit(CommitError::Database(error)) | Self::Database(error) => {
+                error.sqlstate().is_some_and(is)
+            }
+            Self::Jobs { source, .. } => sqlstates(source).any(|code| is(&code)),
             Self::Commit(CommitError::NumberingLock { .. }) => is("55P03"),
             _ => false,
         }
     }
 }
 
+/// An error and what caused it.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| error.source())
+}
+
 /// What PostgreSQL said, wherever it is in the causes of an error.
 fn sqlstates<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = String> + 'a {
-    std::iter::successors(Some(error), |&error| error.source()).filter_map(|error| {
+    causes(error).filter_map(|error| {
         if let Some(error) = error.downcast_ref::<sqlx::Error>() {
             return error.as_database_error().and_then(|error| error.code()).map(|code| code.into_owned());
         }

@@ -12,7 +12,7 @@ use super::name::ConsumerName;
 use crate::event::StoredEvent;
 
 /// Why a handler did not handle an event. Only the fact is logged and recorded, not what it says: that can hold a payload.
-/// At debug level its text is in the log.
+/// At debug level its text is in the log. The sentence of a [`JobError`](crate::job::JobError) holds none, and is logged.
 pub type HandlerError = Box<dyn Error + Send + Sync>;
 
 /// Handles events, one at a time, in the order of the log.

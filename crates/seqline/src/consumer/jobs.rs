@@ -8,7 +8,7 @@ use sqlx::PgTransaction;
 use super::name::ConsumerName;
 use crate::event::StoredEvent;
 use crate::job::{AnyJobSink, InsertedJobs, Job, JobError, JobOrigin, JobSink, NewJob};
-use crate::limits::EVENT_JOBS_MAX;
+use crate::limits::{EVENT_JOBS_MAX, JOBS_STATEMENT_BYTES_MAX, JOBS_STATEMENT_MAX};
 
 /// The jobs that a handler inserts: see [`Round::jobs`](super::Round::jobs).
 ///
@@ -18,6 +18,7 @@ pub struct RoundJobs<'t> {
     outlet: Option<&'t Outlet>,
     origin: Option<JobOrigin>,
     jobs: Vec<Job>,
+    bytes: usize,
     of_event: usize,
 }
 
@@ -30,10 +31,11 @@ pub(super) struct Outlet {
 
 impl<'t> RoundJobs<'t> {
     pub(super) fn new(outlet: Option<&'t Outlet>) -> Self {
-        Self { outlet, origin: None, jobs: Vec::new(), of_event: 0 }
+        Self { outlet, origin: None, jobs: Vec::new(), bytes: 0, of_event: 0 }
     }
 
-    /// Adds a job to those of the round. Nothing is written yet: what the queue has against it fails the round.
+    /// Adds a job to those of the round. Nothing is written yet: what the queue has against it fails the round. So rolling back to
+    /// a savepoint does not take it back.
     ///
     /// # Errors
     ///
@@ -47,6 +49,7 @@ impl<'t> RoundJobs<'t> {
             return Err(JobError::TooMany);
         }
         let job = job.check()?;
+        self.bytes += job.bytes();
         self.jobs.push(match self.origin {
             Some(origin) => job.with_origin(origin),
             None => job,
@@ -61,9 +64,14 @@ impl<'t> RoundJobs<'t> {
         self.of_event = 0;
     }
 
-    /// How many wait to be written.
-    pub(super) fn len(&self) -> usize {
-        self.jobs.len()
+    /// Whether any wait to be written.
+    pub(super) fn is_any(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    /// Whether so many wait that they are to be written before the round goes on.
+    pub(super) fn is_full(&self) -> bool {
+        self.jobs.len() >= JOBS_STATEMENT_MAX || self.bytes >= JOBS_STATEMENT_BYTES_MAX
     }
 
     /// Writes those that wait, and returns how many of them were inserted.
@@ -74,6 +82,7 @@ impl<'t> RoundJobs<'t> {
     ) -> Result<usize, JobError> {
         let Some(outlet) = self.outlet else { return Ok(0) };
         let jobs = std::mem::take(&mut self.jobs);
+        self.bytes = 0;
         let InsertedJobs { inserted, duplicates, paused_queues } = outlet.sink.insert(tx, &jobs).await?;
         if !duplicates.is_empty() {
             tracing::debug!(

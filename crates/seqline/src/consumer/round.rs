@@ -27,7 +27,7 @@ use crate::deadline::{Lease, Stopwatch, within};
 use crate::error::{CommitError, DatabaseError, GapError};
 use crate::event::StoredEvent;
 use crate::job::JobError;
-use crate::limits::{JOBS_STATEMENT_MAX, READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
+use crate::limits::{READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
 use crate::store;
 use crate::store::consumers::{Advance, HeldCursor, Lock};
 
@@ -49,7 +49,7 @@ pub struct RoundResult {
     pub outcome: Outcome,
     /// How many events were handled.
     pub processed: usize,
-    /// How many jobs were inserted.
+    /// How many jobs of [`Round::jobs`] were inserted.
     pub jobs: usize,
     /// Whether that were as many as fit into a round, so that there may be more.
     pub full: bool,
@@ -204,7 +204,7 @@ impl Rounds<'_> {
                 round.jobs.begin_event(event);
                 self.handle(event, round).await?;
                 // As a rule all at once, at the end.
-                if round.jobs.len() >= JOBS_STATEMENT_MAX || (event.seq == last_seq && round.jobs.len() > 0) {
+                if round.jobs.is_full() || (event.seq == last_seq && round.jobs.is_any()) {
                     jobs += self.write_jobs(round, &held, first_seq, event.seq).await?;
                 }
                 Ok(())

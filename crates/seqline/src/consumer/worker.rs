@@ -31,11 +31,15 @@ pub(super) struct Worker {
     pub(super) stop: CancellationToken,
 }
 
+/// Kinds of failures that are told apart until the next success. There are fewer, unless reasons differ from round to round.
+const SAID_FAILURES_MAX: usize = 32;
+
 /// What was said about a consumer.
 #[derive(Debug, Default)]
 struct Said {
-    /// In the log, since the last success: with what it fails. Each is said once, since another kind is another thing to know.
-    failures: Vec<&'static str>,
+    /// In the log, since the last success: with what it fails, and why if that can be said. Each is said once, since another
+    /// kind is another thing to know.
+    failures: Vec<(&'static str, Option<String>)>,
     /// In the table of failures. Unknown at first: a process before this one may have recorded a failure.
     recorded: Option<Record>,
 }
@@ -155,10 +159,12 @@ impl Worker {
         seq: Option<i64>,
         reason: Option<String>,
     ) {
-        if !said.failures.contains(&error_type) {
-            said.failures.push(error_type);
+        let failure = (error_type, reason);
+        if said.failures.len() < SAID_FAILURES_MAX && !said.failures.contains(&failure) {
+            let reason = &failure.1;
             let consumer = self.consumer.name.as_str();
             tracing::error!(consumer, seq, "error.type" = error_type, reason, "event consumer round failed");
+            said.failures.push(failure);
         }
         tokio::select! {
             () = self.record(said, Record::Failing { error_type, seq }) => {}

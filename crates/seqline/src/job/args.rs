@@ -75,6 +75,15 @@ impl JobArgs {
         json
     }
 
+    /// About how many bytes the JSON has.
+    pub(super) fn bytes(&self) -> usize {
+        let value = |value: &JobArg| match value {
+            JobArg::Number(_) => size_of::<i64>(),
+            JobArg::Id(id) => id.len(),
+        };
+        self.0.iter().map(|(name, arg)| name.len() + value(arg)).sum()
+    }
+
     pub(super) fn check(&self) -> Result<(), InvalidJob> {
         if self.0.len() > JOB_ARGUMENTS_MAX {
             return Err(InvalidJob::TooManyArguments);
@@ -112,6 +121,12 @@ impl From<i32> for JobArg {
     }
 }
 
+impl From<u32> for JobArg {
+    fn from(number: u32) -> Self {
+        Self::Number(number.into())
+    }
+}
+
 impl From<&str> for JobArg {
     fn from(id: &str) -> Self {
         Self::Id(id.to_owned())
@@ -137,7 +152,7 @@ impl From<Uuid> for JobArg {
 }
 
 /// A name that is a field in every language.
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     name.len() <= JOB_ARGUMENT_NAME_CHARACTERS_MAX
         && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')

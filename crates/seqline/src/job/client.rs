@@ -3,7 +3,7 @@
 use riverqueue::{Client, InsertOpts, InsertResult, JobArgs as RiverArgs};
 use sqlx::PgTransaction;
 
-use super::args::JobArgs;
+use super::args::{JobArgs, is_name};
 use super::error::{InvalidJob, JobError};
 use super::new_job::JobOrigin;
 use super::river::metadata_of;
@@ -34,8 +34,10 @@ use crate::event::StoredEvent;
 ///
 /// impl Handler for Invoices {
 ///     async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), HandlerError> {
-///         let order_id = event.resource_id.clone().unwrap_or_default();
-///         self.river.insert(round.transaction(), event, SendInvoice { order_id }, InsertOpts::default()).await?;
+///         if let ("order.paid", Some(order_id)) = (event.event_type.as_str(), event.resource_id.clone()) {
+///             let args = SendInvoice { order_id };
+///             self.river.insert(round.transaction(), event, args, InsertOpts::default()).await?;
+///         }
 ///         Ok(())
 ///     }
 /// }
@@ -52,6 +54,8 @@ impl RiverClient {
 
     /// Inserts a job for an event in the transaction: it is there when that is committed, and never was when it is rolled back.
     /// The number, id and correlation id of the event are added to its metadata.
+    ///
+    /// The version of River's schema is the client's affair, and so is how many jobs an event gets.
     ///
     /// Not cancel safe: after a dropped future the transaction has to be rolled back.
     ///
@@ -74,10 +78,18 @@ impl RiverClient {
         }
         let inserting = self.0.insert(args).opts(opts.with_metadata(metadata)).tx(tx);
         inserting.await.map_err(|error| match error {
-            riverqueue::Error::Database(error) => error.into(),
+            // What the database said, and not what the client made of a row that is written by then.
+            riverqueue::Error::Database(error) if is_from_the_database(&error) => error.into(),
             error => JobError::Client(error.into()),
         })
     }
+}
+
+fn is_from_the_database(error: &sqlx::Error) -> bool {
+    matches!(
+        error,
+        sqlx::Error::Database(_) | sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::WorkerCrashed
+    )
 }
 
 /// The arguments of a type of the application, if they are what the arguments of a job may be.
@@ -87,6 +99,9 @@ fn ids_only(args: serde_json::Value) -> Result<JobArgs, InvalidJob> {
     let Value::Object(members) = args else { return Err(InvalidJob::NoObject) };
     let mut ids = JobArgs::new();
     for (name, value) in members {
+        if !is_name(&name) {
+            return Err(InvalidJob::ArgumentName);
+        }
         ids = match value {
             Value::String(id) => ids.with(name, id),
             Value::Number(number) => match number.as_i64() {

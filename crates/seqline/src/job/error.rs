@@ -4,7 +4,8 @@ use std::error::Error;
 
 use crate::error::DatabaseError;
 use crate::limits::{
-    EVENT_JOBS_MAX, JOB_ARGUMENT_NAME_CHARACTERS_MAX, JOB_ARGUMENTS_MAX, JOB_TAGS_MAX, TEXT_CHARACTERS_MAX,
+    EVENT_JOBS_MAX, JOB_ARGUMENT_NAME_CHARACTERS_MAX, JOB_ARGUMENTS_MAX, JOB_TAGS_MAX,
+    RIVER_SCHEMA_BYTES_MAX, TEXT_CHARACTERS_MAX,
 };
 
 /// The rule that a job breaks. What it says in its members is not repeated, except for the name of an argument.
@@ -64,7 +65,8 @@ pub enum InvalidJob {
     NoObject,
 }
 
-/// Why jobs were not inserted. None of them was, and when the transaction is still usable the error says so.
+/// Why jobs were not inserted. Each case says whether the transaction is usable, and so does
+/// [`leaves_transaction_usable`](Self::leaves_transaction_usable): then nothing was written. Otherwise it has to be rolled back.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
@@ -125,12 +127,31 @@ pub enum JobError {
         /// The schema.
         schema: String,
     },
+    /// No schema of River has such a name. The transaction is usable.
+    #[error(
+        "schema {schema} has a name of more than {RIVER_SCHEMA_BYTES_MAX} bytes, which River does not take"
+    )]
+    SchemaName {
+        /// The schema.
+        schema: String,
+    },
     /// The statement of a [`SqlSink`](super::SqlSink) takes something else than the jobs. The transaction is usable.
     #[error("the statement of a sink must have one parameter, $1: the jobs")]
     Statement,
+    /// The queue's table took fewer rows than it was given, which a trigger can do. Roll the transaction back: the others are in it.
+    #[error("{inserted} of {asked} jobs are in the queue's table: something in the database leaves rows out")]
+    Incomplete {
+        /// How many were to be inserted.
+        asked: usize,
+        /// How many were.
+        inserted: usize,
+    },
     /// The client of the application refused it. A hook of it can do so when the job is written, so roll the transaction back.
     #[error("the River client did not insert the job")]
     Client(#[source] Box<dyn Error + Send + Sync>),
+    /// What a sink of the application reported. Roll the transaction back.
+    #[error("the sink did not insert the jobs")]
+    Sink(#[source] Box<dyn Error + Send + Sync>),
     /// What the database or the connection reported. The transaction has failed.
     #[error("database refused the jobs: {0}")]
     Database(#[from] DatabaseError),
@@ -139,7 +160,13 @@ pub enum JobError {
 impl JobError {
     /// Whether its sentence is made of names alone, so that it can be said in a log.
     pub(crate) fn is_sayable(&self) -> bool {
-        !matches!(self, Self::Client(_) | Self::Database(_))
+        !matches!(self, Self::Client(_) | Self::Sink(_) | Self::Database(_))
+    }
+
+    /// Whether nothing was written, so that the transaction can go on and be committed without the jobs.
+    #[must_use]
+    pub fn leaves_transaction_usable(&self) -> bool {
+        !matches!(self, Self::Incomplete { .. } | Self::Client(_) | Self::Sink(_) | Self::Database(_))
     }
 
     /// Whether the same may succeed later without any change.

@@ -13,8 +13,8 @@
 //!
 //! impl Handler for Invoices {
 //!     async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), HandlerError> {
-//!         if event.event_type == "order.paid" {
-//!             let args = JobArgs::new().with("order_id", event.resource_id.as_deref().unwrap_or_default());
+//!         if let ("order.paid", Some(order)) = (event.event_type.as_str(), &event.resource_id) {
+//!             let args = JobArgs::new().with("order_id", order);
 //!             round.jobs().insert(NewJob { queue: "mail".into(), ..NewJob::new("invoice.send", args) })?;
 //!         }
 //!         Ok(())

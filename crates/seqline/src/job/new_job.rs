@@ -44,7 +44,11 @@ pub struct NewJob {
     pub tags: Vec<String>,
 }
 
-/// Which jobs of the same kind are the same job: then one is enough, and the second is left out without an error.
+/// Which jobs of the same kind are the same job: then one is enough, and the second is left out without an error. Each member makes
+/// fewer of them the same: with the default, one job of the kind is all there can be.
+///
+/// Transactions that insert the same jobs in different orders can deadlock. A round is tried again then; whoever inserts in a
+/// transaction of their own does it themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unique {
     /// Those with the same arguments.
@@ -143,6 +147,12 @@ impl Job {
     #[must_use]
     pub fn of(self, event: &StoredEvent) -> Self {
         self.with_origin(JobOrigin::of(event))
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let NewJob { kind, args, queue, tags, .. } = &self.new;
+        kind.len() + args.bytes() + queue.len() + tags.iter().map(String::len).sum::<usize>()
     }
 
     pub(crate) fn with_origin(self, origin: JobOrigin) -> Self {

@@ -15,7 +15,7 @@ use super::error::JobError;
 use super::new_job::{Job, JobOrigin, UniqueUntil};
 use super::sink::{DuplicateJob, InsertedJobs, JobSink, SinkHealth};
 use crate::clock::Clock;
-use crate::limits::JOBS_STATEMENT_MAX;
+use crate::limits::{JOBS_STATEMENT_MAX, RIVER_SCHEMA_BYTES_MAX};
 use crate::store::river::{self, Facts, Row, Statements};
 
 /// The versions of River's schema whose rows are known: from the one that made unique jobs what they are, to the newest that
@@ -69,6 +69,9 @@ impl River {
         let mut written = Vec::with_capacity(rows.len());
         for rows in rows.chunks(JOBS_STATEMENT_MAX) {
             written.extend(river::insert(tx, &self.statements, rows).await?);
+        }
+        if written.len() != rows.len() {
+            return Err(JobError::Incomplete { asked: rows.len(), inserted: written.len() });
         }
         for (row, written) in rows.iter().zip(&written) {
             match written.existed {
@@ -126,6 +129,9 @@ impl River {
     /// What can be said without touching a table that may not be there or may not be read, which would fail the transaction.
     fn judge(&self, facts: &Facts) -> Result<(), JobError> {
         let schema = || self.schema.clone();
+        if self.schema.len() > RIVER_SCHEMA_BYTES_MAX {
+            return Err(JobError::SchemaName { schema: schema() });
+        }
         if !facts.has_jobs {
             return Err(JobError::NoRiver { schema: schema(), found_in: facts.found_in.clone() });
         }

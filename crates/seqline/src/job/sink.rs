@@ -1,5 +1,7 @@
 //! Where jobs go.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, PgTransaction};
 
@@ -27,11 +29,14 @@ use super::new_job::Job;
 pub trait JobSink: Send + Sync + 'static {
     /// Inserts all jobs in the transaction, or none: they are there when it is committed, and never were when it is rolled back.
     ///
-    /// Not cancel safe: after a dropped future the transaction has to be rolled back.
+    /// A round gives it as long as a statement may take, see
+    /// [`statement_timeout`](crate::consumer::ConsumerConfig::statement_timeout). Not cancel safe: after a dropped future the
+    /// transaction has to be rolled back.
     ///
     /// # Errors
     ///
-    /// [`JobError`], whose cases say in which state the transaction is.
+    /// [`JobError`], whose cases say in which state the transaction is. A sink of your own says what is its own with
+    /// [`JobError::Sink`], and what the database said with [`JobError::Database`].
     fn insert(
         &self,
         tx: &mut PgTransaction<'_>,
@@ -47,6 +52,17 @@ pub trait JobSink: Send + Sync + 'static {
         &self,
         connection: &mut PgConnection,
     ) -> impl Future<Output = Result<SinkHealth, JobError>> + Send;
+}
+
+/// For whoever keeps the sink to ask for its health, or gives it to several consumers.
+impl<S: JobSink> JobSink for Arc<S> {
+    async fn insert(&self, tx: &mut PgTransaction<'_>, jobs: &[Job]) -> Result<InsertedJobs, JobError> {
+        S::insert(self, tx, jobs).await
+    }
+
+    async fn health(&self, connection: &mut PgConnection) -> Result<SinkHealth, JobError> {
+        S::health(self, connection).await
+    }
 }
 
 /// What became of jobs.

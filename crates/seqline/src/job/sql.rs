@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::args::JobArgs;
 use super::error::JobError;
-use super::new_job::Job;
+use super::new_job::{Job, UniqueUntil};
 use super::sink::{InsertedJobs, JobSink, SinkHealth};
 use crate::clock::Clock;
 use crate::store;
@@ -16,7 +16,7 @@ use crate::store;
 ///
 /// The statement has one parameter, `$1` of type `jsonb`: an array of objects in the order in which the jobs were inserted, with the members
 /// `kind`, `args`, `queue`, `priority`, `max_attempts`, `tags`, and where they apply `run_at` (RFC 3339), `unique_key` (hexadecimal, equal for
-/// jobs that are the same job) and `seq`, `event_id` and `correlation_id` of the event. What it returns is not read. Leaving out a job
+/// jobs that are the same job), `unique_until` (`deleted` or `completed`, see [`UniqueUntil`]) and `seq`, `event_id` and `correlation_id` of the event. What it returns is not read. Leaving out a job
 /// that exists is up to the statement.
 ///
 /// ```
@@ -44,6 +44,8 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     unique_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    unique_until: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     seq: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     event_id: Option<Uuid>,
@@ -64,7 +66,8 @@ impl SqlSink {
         Self { clock, ..self }
     }
 
-    /// PostgreSQL does not mind a parameter that a statement does not use, and the jobs would be lost.
+    /// PostgreSQL does not mind a parameter that a statement does not use, and the jobs would be lost. In quotes or in a comment it is
+    /// none either, which [`health`](JobSink::health) finds out.
     fn check(&self) -> Result<(), JobError> {
         if self.statement.contains("$1") { Ok(()) } else { Err(JobError::Statement) }
     }
@@ -103,6 +106,10 @@ fn body(job: &Job, now: OffsetDateTime) -> Body<'_> {
         tags: &new.tags,
         run_at: new.run_at,
         unique_key: job.unique_key(now).map(hexadecimal),
+        unique_until: new.unique.map(|unique| match unique.until {
+            UniqueUntil::Deleted => "deleted",
+            UniqueUntil::Completed => "completed",
+        }),
         seq: origin.map(|origin| origin.seq),
         event_id: origin.map(|origin| origin.event_id),
         correlation_id: origin.and_then(|origin| origin.correlation_id),

@@ -145,6 +145,10 @@ async fn arguments_that_are_no_ids_and_numbers_are_refused_by_name() {
     for (args, expected) in [
         (json!({"order": {"id": MARKER}}), wrong_type),
         (json!({"order": [MARKER]}), wrong_type),
+        (
+            json!({"swordfish\n": true}),
+            "the name of an argument must have 1 to 64 letters, digits or _, the first not a digit",
+        ),
         (json!({"order": 1.5}), wrong_type),
         (json!({"order": u64::MAX}), wrong_type),
         (json!({"order": true}), wrong_type),

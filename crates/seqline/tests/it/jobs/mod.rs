@@ -8,6 +8,7 @@ mod duplicates;
 mod failures;
 mod notifications;
 mod paused;
+mod promises;
 mod refusals;
 mod rounds;
 mod rules;

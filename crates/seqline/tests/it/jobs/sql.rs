@@ -65,6 +65,7 @@ async fn the_statement_gets_a_job_with_all_and_with_no_optional_members() {
             "tags": ["one", "two"],
             "run_at": "2026-03-02T11:30:15.5+01:00",
             "unique_key": key,
+            "unique_until": "deleted",
         },
         {"kind": "ping", "args": {}, "queue": "default", "priority": 1, "max_attempts": 25, "tags": []},
     ]);
@@ -198,4 +199,18 @@ async fn a_statement_that_takes_no_jobs_is_found_before_they_are_lost() {
         }
     }
     assert_eq!(calls(&db).await, [] as [Value; 0]);
+}
+
+#[tokio::test]
+async fn jobs_in_quotes_or_in_a_comment_are_none() {
+    let db = own_queue().await;
+    let mut connection = db.connect(Role::App).await;
+    for statement in ["SELECT my_enqueue('\"$1\"')", "SELECT my_enqueue('[]') /* $1 */"] {
+        let error = SqlSink::new(statement).health(&mut connection).await.expect_err(statement);
+        assert!(matches!(error, JobError::Statement), "{statement}: {error:?}");
+    }
+    // What it takes is not known without its type.
+    as_admin(&db, "CREATE FUNCTION my_enqueue(text) RETURNS int LANGUAGE sql AS 'SELECT 1'").await;
+    as_admin(&db, "CREATE FUNCTION my_enqueue(date) RETURNS int LANGUAGE sql AS 'SELECT 1'").await;
+    enqueue().health(&mut connection).await.expect("it is the one for jsonb");
 }
