@@ -242,3 +242,26 @@ async fn a_conflict_that_the_client_met_is_tried_again() {
     assert_eq!(result.processed, 1);
     assert_eq!(jobs(&db).await, [1]);
 }
+
+#[tokio::test]
+async fn the_row_is_the_one_that_the_sink_writes() {
+    let db = database().await;
+    let caused = "SELECT seqline.append('test.happened', '{}', 'test', 'any',
+        traceparent => '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00')";
+    sqlx::raw_sql(caused).execute(&db.producer()).await.unwrap();
+    let event =
+        seqline::read::events_after(&mut db.connect(Role::Reader).await, 0, 1).await.unwrap().remove(0);
+    let mut tx = seqline::begin(&db.app()).await.unwrap();
+    let args = SendInvoice { order_id: "a<4711>".to_owned(), seq: 1 };
+    river_client(&db).insert(&mut tx, &event, args, InsertOpts::default()).await.unwrap();
+    let args = JobArgs::new().with("order_id", "a<4711>").with("seq", 1);
+    let job = NewJob { queue: "mail".to_owned(), max_attempts: 7, ..NewJob::new(KIND, args) };
+    river().insert(&mut tx, &[job.check().unwrap().of(&event)]).await.unwrap();
+    seqline::commit(tx).await.unwrap();
+    let rows: Vec<Value> = sqlx::query_scalar("SELECT to_jsonb(j) - 'id' FROM queue.river_job j ORDER BY id")
+        .fetch_all(&db.admin())
+        .await
+        .unwrap();
+    assert_eq!(rows.len(), 2);
+    assert_eq!(rows[0], rows[1]);
+}
