@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::*;
+use crate::numbering::{backend_pid, until_blocked};
 
 const OLD: &str = "River's schema queue is older than version 6, which Seqline needs: run River's migrations";
 const NEW: &str = "River's schema queue has version 9, this Seqline knows 8 at most: use a newer Seqline";
@@ -118,4 +119,35 @@ async fn tables_that_go_when_the_sink_is_in_use_are_named_by_the_next_call() {
     as_admin(&db, "DROP TABLE queue.river_job").await;
     let error = insert(&db.app(), &sink, &checked([new_job(2)])).await.expect_err("it is gone");
     assert_eq!(error.to_string(), "schema queue has no River tables: run River's migrations there");
+}
+
+#[tokio::test]
+async fn a_migration_of_river_under_way_is_waited_for_and_not_stood_in_the_way_of() {
+    let db = database().await;
+    let used = river();
+    let pool = db.app_pool(1);
+    // Often enough for a plan that is kept.
+    for seq in 1..=10 {
+        insert(&pool, &used, &checked([new_job(seq)])).await.expect("all is well");
+    }
+    for sink in [used, river()] {
+        let mut migration = seqline::begin(&db.app()).await.unwrap();
+        let first = "ALTER TABLE queue.river_job ALTER COLUMN max_attempts SET DEFAULT 25";
+        sqlx::raw_sql(first).execute(&mut *migration).await.unwrap();
+        let mut tx = seqline::begin(&pool).await.unwrap();
+        let pid = backend_pid(&mut tx).await;
+        let wanted = checked([new_job(0)]);
+        let migrating = async {
+            until_blocked(&db.admin(), pid).await;
+            let second = "SET LOCAL lock_timeout = '100 ms';
+                ALTER TABLE queue.river_queue ALTER COLUMN updated_at SET DEFAULT CURRENT_TIMESTAMP;
+                LOCK TABLE queue.river_migration";
+            let migrated = sqlx::raw_sql(second).execute(&mut *migration).await;
+            migration.rollback().await.unwrap();
+            migrated.map(drop)
+        };
+        let (inserted, migrated) = tokio::join!(sink.insert(&mut tx, &wanted), migrating);
+        migrated.expect("it comes first");
+        assert_eq!(inserted.expect("it comes after it").inserted, 1);
+    }
 }
