@@ -274,16 +274,19 @@ pub enum JobsAction {
     /// Show a job with the error of each of its attempts
     Show {
         /// Its number
+        #[arg(allow_negative_numbers = true)]
         id: i64,
     },
     /// Make a job that does not run available now; one that has used up its attempts gets another
     Retry {
         /// Its number
+        #[arg(allow_negative_numbers = true)]
         id: i64,
     },
     /// Discard a job that waits; it is kept to be looked at
     Discard {
         /// Its number
+        #[arg(allow_negative_numbers = true)]
         id: i64,
     },
 }
@@ -300,7 +303,7 @@ pub struct JobsListArgs {
     /// Only those of this queue
     #[arg(long)]
     pub queue: Option<String>,
-    /// How many at most
+    /// How many at most, up to 1000
     #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(JOBS_LIST_MAX)))]
     pub limit: u32,
 }

@@ -49,6 +49,12 @@ pub(crate) const JOBS_FETCH_COOLDOWN: Duration = Duration::from_millis(100);
 pub(crate) const JOBS_RESCUE_INTERVAL: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(30));
 
+/// How often a periodic job is offered at least: how late it can be when it could not be inserted in time.
+pub(crate) const JOBS_OFFER_INTERVAL_MAX: Duration = Duration::from_secs(60);
+
+/// After which time a job that is due and that nobody takes is worth a warning: polls and retries are far more frequent.
+pub(crate) const JOBS_OVERDUE_AFTER: Duration = Duration::from_secs(5 * 60);
+
 /// How long taking the lock of River's migration may take: another process is migrating then.
 pub(crate) const JOBS_MIGRATE_LOCK_WAIT_MAX: Duration = Duration::from_secs(60);
 

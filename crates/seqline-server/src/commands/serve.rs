@@ -43,7 +43,7 @@ async fn worker(
         let pool = connect::pool(options, config.database.max_connections).await?;
         let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
         connect::refuse_older_schema(&mut connection).await?;
-        jobs::schema::check(&mut connection, &config.jobs.schema).await?;
+        jobs::schema::check_for_work(&mut connection, &config.jobs.schema).await?;
         drop(connection);
         let jobs = jobs(pool.clone(), config)?;
         let consumers = consumers(&pool, &listen, config, &clock)?;

@@ -61,12 +61,6 @@ pub(super) const CHECKS: &[Check] = &[
         holds: |config| config.sync.partition_maintenance_interval <= config.jobs.completed_retention,
     },
     Check {
-        name: "job_retry_within_maintenance",
-        keys: &["jobs.retry_backoff_cap", "sync.partition_maintenance_interval"],
-        rule: "must not be more than",
-        holds: |config| config.jobs.retry_backoff_cap <= config.sync.partition_maintenance_interval,
-    },
-    Check {
         // Between two statements of a handler the transaction is idle.
         name: "event_within_idle_in_tx",
         keys: &["consumer.event_timeout", "database.idle_in_tx_timeout"],

@@ -41,7 +41,7 @@ pub(super) fn schema_name(given: Given<'_>) -> Option<String> {
         && name.bytes().all(plain)
         && !name.starts_with(|c: char| c.is_ascii_digit())
         && !name.starts_with("pg_")
-        && name != "seqline";
+        && !["seqline", "public", "information_schema"].contains(&name);
     usable.then(|| name.to_owned())
 }
 

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use riverqueue::{
-    BoxError, Error, InsertOpts, IntervalSchedule, Job, JobArgs, PeriodicJob, PeriodicJobOpts, UniqueOpts,
-    WorkContext, WorkOutcome, Workers,
+    BoxError, Error, InsertOpts, IntervalSchedule, Job, JobArgs, JobState, PeriodicJob, PeriodicJobOpts,
+    UniqueOpts, WorkContext, WorkOutcome, Workers,
 };
 use serde_json::Value;
 use sqlx::PgPool;
 
 use super::maintenance;
 use crate::config::Config;
+use crate::limits::JOBS_OFFER_INTERVAL_MAX;
 
 /// The queue of everything that has no other.
 pub const DEFAULT_QUEUE: &str = "default";
@@ -45,7 +46,11 @@ impl JobOptions {
         // Whoever leads, and however often that changes: the row of a run, also of one that is done, keeps all others of its
         // interval out.
         match self.interval {
-            Some(interval) => opts.with_unique(UniqueOpts::new().with_by_period(interval)),
+            Some(interval) => {
+                // One that was given up keeps the others out too: the next interval has its own.
+                let states = JobState::UNIQUE_DEFAULT.iter().copied().chain([JobState::Discarded]);
+                opts.with_unique(UniqueOpts::new().with_by_period(interval).with_by_state(states))
+            }
             None => opts,
         }
     }
@@ -133,7 +138,8 @@ impl Registry {
 fn periodic<A: JobArgs + Default>(interval: Duration, options: &JobOptions) -> Result<PeriodicJob, Error> {
     let insert = options.insert_opts();
     Ok(PeriodicJob::conditional_with_options(
-        IntervalSchedule::new(interval)?,
+        // More often than it is due, since River does not repeat what it could not insert. What is there already costs nothing.
+        IntervalSchedule::new((interval / 4).min(JOBS_OFFER_INTERVAL_MAX))?,
         move || Some((A::default(), insert.clone())),
         PeriodicJobOpts::new().with_id(A::KIND).with_run_on_start(options.run_on_start),
     ))

@@ -17,8 +17,9 @@ use super::retry::Backoff;
 use super::schema::schema_name;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::limits::{JOBS_FETCH_COOLDOWN, JOBS_LOOK_INTERVAL, JOBS_RESCUE_INTERVAL};
+use crate::limits::{JOBS_FETCH_COOLDOWN, JOBS_LOOK_INTERVAL, JOBS_OVERDUE_AFTER, JOBS_RESCUE_INTERVAL};
 use crate::store;
+use crate::store::jobs::Look;
 
 /// Runs the jobs of a registry.
 #[derive(Debug)]
@@ -72,38 +73,73 @@ impl Jobs {
         }
     }
 
-    /// Tells when jobs cannot be reached, and when they can again. River says so with each of its attempts, a few times in a
-    /// second, so what it says is left out of the log.
+    /// Tells when jobs are not worked, and when they are again. River says what happens to it with each of its attempts, a few times in
+    /// a second, so what it says is left out of the log.
     async fn look(&self) {
         let clock = Clock::system();
-        // Whether waiting helps, as it was said last.
         let mut said = None;
         loop {
-            let looked = tokio::time::timeout(self.look_timeout, self.reach()).await;
-            let waiting_helps = match &looked {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.is_retryable()),
-                Err(_) => Some(true),
+            let trouble = match tokio::time::timeout(self.look_timeout, self.reach()).await {
+                Ok(Ok(look)) => Trouble::of(&look),
+                Ok(Err(error)) if error.is_retryable() => Some(Trouble::Away),
+                Ok(Err(error)) => Some(Trouble::Refused(error.to_string())),
+                Err(_) => Some(Trouble::Away),
             };
-            if waiting_helps != said {
-                match (waiting_helps, looked) {
-                    (None, _) => tracing::info!("jobs can be reached again"),
-                    (Some(false), Ok(Err(error))) => {
-                        tracing::error!(error = %error, "jobs are refused by the database");
+            if trouble != said {
+                match (&trouble, &said) {
+                    (Some(trouble), _) => trouble.say(),
+                    (None, Some(Trouble::Away | Trouble::Refused(_))) => {
+                        tracing::info!("jobs can be reached again");
                     }
-                    (_, Ok(Err(error))) => tracing::warn!(error = %error, "jobs wait for the database"),
-                    _ => tracing::warn!("jobs wait for the database, which does not answer"),
+                    (None, _) => tracing::info!("jobs are worked again"),
                 }
-                said = waiting_helps;
+                said = trouble;
             }
             clock.sleep(JOBS_LOOK_INTERVAL).await;
         }
     }
 
-    async fn reach(&self) -> Result<(), DatabaseError> {
+    async fn reach(&self) -> Result<Look, DatabaseError> {
         let mut connection = self.pool.acquire().await?;
-        store::jobs::version(&mut connection, &self.schema).await?;
-        Ok(())
+        Ok(store::jobs::look(&mut connection, &self.schema, JOBS_OVERDUE_AFTER).await?)
+    }
+}
+
+/// Why jobs are not worked.
+#[derive(Debug, PartialEq, Eq)]
+enum Trouble {
+    /// The database does not answer.
+    Away,
+    /// It answers with something that waiting does not mend.
+    Refused(String),
+    /// The role may not do what River does.
+    Rights,
+    /// Somebody paused these queues.
+    Paused(Vec<String>),
+    /// Nobody takes what is due.
+    Overdue,
+}
+
+impl Trouble {
+    fn of(look: &Look) -> Option<Self> {
+        match look {
+            Look { may_work: false, .. } => Some(Self::Rights),
+            Look { paused, .. } if !paused.is_empty() => Some(Self::Paused(paused.clone())),
+            Look { overdue, .. } if *overdue > 0 => Some(Self::Overdue),
+            _ => None,
+        }
+    }
+
+    fn say(&self) {
+        match self {
+            Self::Away => tracing::warn!("jobs wait for the database"),
+            Self::Refused(error) => tracing::error!(error, "jobs are refused by the database"),
+            Self::Rights => tracing::error!(
+                "jobs cannot be worked, this role lacks rights in their schema: run seqline migrate"
+            ),
+            Self::Paused(queues) => tracing::warn!(queues = queues.join(", "), "jobs wait in a paused queue"),
+            Self::Overdue => tracing::warn!("jobs are due for long and nobody works them"),
+        }
     }
 }
 

@@ -39,9 +39,12 @@ pub async fn migrate(options: &PgConnectOptions, schema: &str) -> Result<JobsMig
     let mut connection = connect::connect(options).await?;
     let name = schema_name(schema)?;
     let facts = own_facts(&mut connection, schema).await?;
-    let from = if facts.has_river { version(&mut connection, &name).await? } else { 0 };
-    if from == MIGRATION_VERSION_LATEST && !facts.may_act_as_owner {
-        return Ok(JobsMigrated { from, to: from });
+    // Who may act as the owner does so, and need not be able to read what is there otherwise.
+    if facts.has_river && !facts.may_act_as_owner {
+        let from = version(&mut connection, &name).await?;
+        if from == MIGRATION_VERSION_LATEST {
+            return Ok(JobsMigrated { from, to: from });
+        }
     }
     lock(&mut connection).await?;
     // The lock ends with the connection in any case; a failure to give it back is not worth losing the result.
@@ -66,6 +69,21 @@ pub async fn check(connection: &mut PgConnection, schema: &str) -> Result<(), Fa
     }
 }
 
+/// The same, and a role that may not work the jobs.
+///
+/// # Errors
+///
+/// [`Failure`] that says what to do.
+pub async fn check_for_work(connection: &mut PgConnection, schema: &str) -> Result<(), Failure> {
+    check(connection, schema).await?;
+    match store::jobs::may_work(connection, &schema_name(schema)?).await.map_err(failed)? {
+        true => Ok(()),
+        false => Err(Failure::Refused(format!(
+            "this role may not work the jobs in schema {schema}: run seqline migrate, and grant the role seqline_app"
+        ))),
+    }
+}
+
 /// The SQL for somebody who applies schema changes by hand with psql, after that of the log. What is there already is left as
 /// it is.
 ///
@@ -84,6 +102,10 @@ async fn own_facts(connection: &mut PgConnection, schema: &str) -> Result<Facts,
         ))),
         Some(_) if facts.has_relations && !facts.has_river => Err(Failure::Refused(format!(
             "the schema {schema} holds something else than River's tables: give the jobs another one with jobs.schema"
+        ))),
+        _ if !facts.has_river && facts.other_schema.is_some() => Err(Failure::Refused(format!(
+            "the jobs of this database are in the schema {}: set jobs.schema to it, or rename that schema to {schema}",
+            facts.other_schema.unwrap_or_default()
         ))),
         _ => Ok(facts),
     }
@@ -106,9 +128,9 @@ async fn version(connection: &mut PgConnection, schema: &SchemaName) -> Result<i
 /// What to say when the tables of the jobs cannot be used.
 pub(crate) fn unusable(error: DatabaseError, schema: &SchemaName) -> Failure {
     match error.sqlstate() {
-        Some("42P01" | "3F000") => {
-            Failure::Refused(format!("this database has no schema {schema} for jobs: run seqline migrate"))
-        }
+        Some("42P01" | "3F000") => Failure::Refused(format!(
+            "no jobs are in the schema {schema}: run seqline migrate, or correct jobs.schema"
+        )),
         _ => error.into(),
     }
 }
@@ -151,6 +173,11 @@ async fn migrate_locked(
         let mut owner = pool.acquire().await.map_err(failed)?;
         let from = if facts.has_river { version(&mut owner, name).await? } else { 0 };
         drop(owner);
+        if facts.has_river && from == 0 {
+            return Err(Failure::Refused(format!(
+                "the schema {schema} of the jobs has a table river_migration that names no version: somebody changed it"
+            )));
+        }
         let migrator = PostgresMigrator::new(pool.clone()).with_schema(name.clone());
         migrator.migrate_up().await.map_err(|error| match error {
             Error::Database(error) => failed(error),
@@ -165,13 +192,13 @@ async fn migrate_locked(
     migrated
 }
 
-/// Whose connections make tables that belong to the owner.
+/// Whose connections make tables that belong to the owner. They begin as the owner: a pooler could hand a session that became it
+/// to somebody else.
 fn owners_pool(options: &PgConnectOptions) -> PgPool {
     PgPoolOptions::new()
         .max_connections(2)
         .acquire_timeout(CONNECT_TIMEOUT)
-        .after_connect(|connection, _| Box::pin(store::jobs::act_as_owner(connection)))
-        .connect_lazy_with(options.clone())
+        .connect_lazy_with(options.clone().options([("role", "seqline_owner")]))
 }
 
 /// The configuration accepts names only that River accepts.

@@ -1,5 +1,7 @@
 //! River's schema: its place, its rights and its jobs.
 
+use std::time::Duration;
+
 use riverqueue::migrate::{POSTGRES_MIGRATIONS, SchemaName};
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
@@ -21,6 +23,8 @@ pub(crate) struct Facts {
     pub(crate) may_act_as_owner: bool,
     /// From PostgreSQL 16 on a member can be kept from inheriting.
     pub(crate) inherits_by_option: bool,
+    /// Another schema of the owner's that has jobs.
+    pub(crate) other_schema: Option<String>,
 }
 
 pub(crate) async fn facts(connection: &mut PgConnection, schema: &str) -> Result<Facts, sqlx::Error> {
@@ -34,7 +38,10 @@ pub(crate) async fn facts(connection: &mut PgConnection, schema: &str) -> Result
                 coalesce((SELECT CASE WHEN current_setting('server_version_num')::integer >= 160000
                                       THEN pg_has_role(o.oid, 'SET') ELSE pg_has_role(o.oid, 'MEMBER') END
                           FROM pg_roles o WHERE o.rolname = 'seqline_owner'), false),
-                current_setting('server_version_num')::integer >= 160000",
+                current_setting('server_version_num')::integer >= 160000,
+                (SELECT min(n.nspname::text) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                     JOIN pg_roles r ON r.oid = n.nspowner
+                 WHERE c.relname = 'river_job' AND r.rolname = 'seqline_owner' AND n.nspname <> $1)",
     )
     .bind(schema)
     .fetch_one(connection)
@@ -48,6 +55,7 @@ pub(crate) async fn facts(connection: &mut PgConnection, schema: &str) -> Result
         may_create_schema: row.try_get(5)?,
         may_act_as_owner: row.try_get(6)?,
         inherits_by_option: row.try_get(7)?,
+        other_schema: row.try_get(8)?,
     })
 }
 
@@ -79,9 +87,52 @@ pub(crate) async fn create_schema(
     sqlx::raw_sql(AssertSqlSafe(create_schema_sql(schema))).execute(connection).await.map(drop)
 }
 
-/// For the whole session: what a migration makes belongs to the owner.
-pub(crate) async fn act_as_owner(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::raw_sql("SET ROLE seqline_owner").execute(connection).await.map(drop)
+/// What a worker has to know about the jobs, beside running them.
+pub(crate) struct Look {
+    /// Whether this role may do what River does.
+    pub(crate) may_work: bool,
+    /// Queues that are paused.
+    pub(crate) paused: Vec<String>,
+    /// Jobs that are due for so long that nobody seems to work them.
+    pub(crate) overdue: i64,
+}
+
+/// Whether this role may do what River does, without touching a table that it may not read.
+pub(crate) async fn may_work(
+    connection: &mut PgConnection,
+    schema: &SchemaName,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT coalesce(bool_and(has_schema_privilege(n.oid, 'USAGE')
+                                  AND CASE c.relkind WHEN 'S' THEN has_sequence_privilege(c.oid, 'USAGE')
+                                      ELSE has_table_privilege(c.oid, r.privilege) END), false)
+         FROM pg_namespace n
+             JOIN pg_class c ON c.relnamespace = n.oid
+                 AND c.relname IN ('river_job', 'river_job_id_seq', 'river_leader', 'river_queue', 'river_migration')
+             JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS r (privilege)
+                 ON r.privilege = 'SELECT' OR c.relname <> 'river_migration'
+         WHERE n.nspname = $1",
+    )
+    .bind(schema.as_deref())
+    .fetch_one(connection)
+    .await
+}
+
+pub(crate) async fn look(
+    connection: &mut PgConnection,
+    schema: &SchemaName,
+    overdue_after: Duration,
+) -> Result<Look, sqlx::Error> {
+    if !may_work(connection, schema).await? {
+        return Ok(Look { may_work: false, paused: Vec::new(), overdue: 0 });
+    }
+    let (jobs, queues) = (schema.qualify("river_job"), schema.qualify("river_queue"));
+    let sql = format!(
+        "SELECT ARRAY(SELECT name FROM {queues} WHERE paused_at IS NOT NULL ORDER BY name LIMIT 10),
+                (SELECT count(*) FROM {jobs} WHERE state = 'available' AND scheduled_at < now() - make_interval(secs => $1))"
+    );
+    let row = sqlx::query(AssertSqlSafe(sql)).bind(overdue_after.as_secs_f64()).fetch_one(connection).await?;
+    Ok(Look { may_work: true, paused: row.try_get(0)?, overdue: row.try_get(1)? })
 }
 
 /// As one transaction.
@@ -164,13 +215,16 @@ fn create_schema_sql(schema: &SchemaName) -> String {
     format!("CREATE SCHEMA IF NOT EXISTS {} AUTHORIZATION seqline_owner;\n", name(schema))
 }
 
-/// A worker reads and writes rows, and the index of unique jobs calls a function.
+/// A worker reads and writes rows, and the index of unique jobs calls a function. What is recorded of River's versions is for the
+/// owner to write. All other rights are taken back, also those that an earlier version granted.
 fn grant_sql(schema: &SchemaName) -> String {
     let name = name(schema);
     format!(
         "GRANT USAGE ON SCHEMA {name} TO seqline_app;
-GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {name} TO seqline_app;
-GRANT USAGE, SELECT ON ALL SEQUENCES IN SCHEMA {name} TO seqline_app;
+REVOKE ALL ON ALL TABLES IN SCHEMA {name} FROM seqline_app;
+GRANT SELECT ON {name}.river_migration TO seqline_app;
+GRANT SELECT, INSERT, UPDATE, DELETE ON {name}.river_job, {name}.river_leader, {name}.river_queue TO seqline_app;
+GRANT USAGE, SELECT ON {name}.river_job_id_seq TO seqline_app;
 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {name} TO seqline_app;
 "
     )

@@ -4,6 +4,7 @@ mod command;
 mod failures;
 mod schedule;
 mod schema;
+mod troubles;
 
 use seqline_testkit::{Role, TestDb, eventually};
 use sqlx::PgConnection;

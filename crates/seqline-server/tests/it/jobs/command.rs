@@ -4,7 +4,7 @@ use insta::assert_snapshot;
 use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::{Value, json};
 
-use super::{ask, hold_maintenance, there_is, with};
+use super::{KIND, ask, hold_maintenance, there_is, with};
 use crate::support::{DEADLINE, as_admin, on, run_sql, server_db};
 use crate::worker::{Worker, worker};
 
@@ -187,11 +187,14 @@ async fn a_role_that_may_not_see_jobs_is_told_so_and_sees_the_rest_of_the_status
 }
 
 #[tokio::test]
-async fn a_worker_of_another_schema_sees_other_jobs() {
+async fn the_schema_of_the_configuration_is_the_one_that_is_used() {
     let db = server_db().await;
-    on(&db, Role::Admin, ["migrate"]).env("SEQLINE_JOBS__SCHEMA", "work").ok().await;
+    as_admin(&db, "ALTER SCHEMA seqline_jobs RENAME TO work").await;
     let worker = Worker::start(worker(&db).env("SEQLINE_JOBS__SCHEMA", "work")).await;
     worker.says("partition maintenance done").await;
-    assert_eq!(ids(&db, "list").await, [0_i64; 0]);
     worker.stop().await;
+    let jobs = on(&db, Role::App, ["jobs", "list", "--json"]).env("SEQLINE_JOBS__SCHEMA", "work").ok().await;
+    assert!(jobs.contains(KIND), "{jobs}");
+    let missing = "no jobs are in the schema seqline_jobs: run seqline migrate, or correct jobs.schema";
+    assert_eq!(on(&db, Role::App, ["jobs", "list"]).refused(4).await, missing);
 }

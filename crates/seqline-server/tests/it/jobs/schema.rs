@@ -82,7 +82,8 @@ async fn it_is_where_the_configuration_says() {
 async fn a_schema_of_somebody_else_is_refused_before_anything_is_done() {
     let db = TestDb::empty().await;
     as_admin(&db, "CREATE SCHEMA theirs").await;
-    for (name, owner) in [("theirs", "postgres"), ("public", "pg_database_owner")] {
+    as_admin(&db, "CREATE SCHEMA ours AUTHORIZATION pg_database_owner").await;
+    for (name, owner) in [("theirs", "postgres"), ("ours", "pg_database_owner")] {
         let sentence = on(&db, Role::Admin, ["migrate"]).env("SEQLINE_JOBS__SCHEMA", name).refused(4).await;
         let expected = format!(
             "the schema {name} exists and belongs to {owner}: give the jobs another one with jobs.schema"
@@ -126,7 +127,7 @@ async fn a_newer_river_is_refused_by_all_and_an_older_one_by_workers() {
 #[tokio::test]
 async fn a_worker_does_not_start_without_it_or_without_its_rights() {
     let db = TestDb::new().await;
-    let missing = "this database has no schema seqline_jobs for jobs: run seqline migrate";
+    let missing = "no jobs are in the schema seqline_jobs: run seqline migrate, or correct jobs.schema";
     assert_eq!(worker(&db).refused(4).await, missing);
     assert_eq!(on(&db, Role::App, ["jobs", "list"]).refused(4).await, missing);
     let db = crate::support::with_jobs(db).await;
