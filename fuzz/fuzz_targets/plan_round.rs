@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use seqline::consumer::{LostRange, PlanError, RoundPlan, plan_round};
+use seqline::consumer::{LostRange, PlanError, RoundPlan, Scan, plan_round};
 
 // The same that the library's own tests check.
 #[path = "../../crates/seqline/src/consumer/plan/check.rs"]

@@ -30,6 +30,9 @@ pub const APPEND_STATEMENT_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Largest page of the log, in events.
 pub const READ_EVENTS_MAX: u32 = 10_000;
 
+/// Most events that a round of a consumer with a filter looks at.
+pub const SCAN_EVENTS_MAX: u32 = 1_000_000;
+
 /// How long one statement of a background component may take before its connection is given up. There is no
 /// TCP keepalive in the driver, so a read from a vanished server would wait for ever.
 pub const STATEMENT_DEADLINE: Duration = Duration::from_secs(30);
@@ -43,6 +46,9 @@ pub const MIGRATE_LOCK_RETRY: Duration = Duration::from_millis(200);
 /// How much later than the server a client gives a statement up: the way there and back, so that as a rule the server says
 /// why it ended.
 pub const NETWORK_MARGIN: Duration = Duration::from_secs(2);
+
+/// Values of one list of a filter: each event is compared with them.
+pub const FILTER_VALUES_MAX: usize = 100;
 
 /// How often a round of a consumer is tried that loses against another transaction. Such a conflict is over at once, as a
 /// rule; what keeps losing waits like any other failure.

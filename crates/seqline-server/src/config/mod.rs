@@ -67,6 +67,7 @@ pub struct Sync {
 #[expect(missing_docs, reason = "the schema has a sentence for each key")]
 pub struct Consumer {
     pub batch_size: u32,
+    pub scan_size: u32,
     pub poll_interval: Duration,
     pub event_timeout: Duration,
     pub failure_backoff_cap: Duration,
@@ -131,6 +132,7 @@ impl Config {
     pub fn consumers(&self) -> ConsumerConfig {
         ConsumerConfig {
             batch_size: self.consumer.batch_size,
+            scan_size: self.consumer.scan_size,
             poll_interval: self.consumer.poll_interval,
             event_timeout: self.consumer.event_timeout,
             failure_backoff_cap: self.consumer.failure_backoff_cap,

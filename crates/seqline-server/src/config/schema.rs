@@ -133,6 +133,13 @@ pub const KEYS: &[Key] = &[
         |config| &mut config.consumer.batch_size,
         "How many events a round handles in one transaction; more of them cost less each, and a failure repeats more.",
     ),
+    integer(
+        "consumer.scan_size",
+        10_000,
+        1..=1_000_000,
+        |config| &mut config.consumer.scan_size,
+        "How many events a round of a consumer with a filter looks at for those that it handles; it keeps a round short when few match.",
+    ),
     duration(
         "consumer.poll_interval",
         secs(2),

@@ -12,6 +12,9 @@ pub struct ConsumerConfig {
     /// memory at most, and how long retention has to wait for the round. At least 1, at most
     /// [`READ_EVENTS_MAX`](crate::limits::READ_EVENTS_MAX).
     pub batch_size: u32,
+    /// Events that a round of a consumer with a filter looks at (`consumer.scan_size`) for those that it handles: what keeps it short
+    /// when few match. At least 1, at most [`SCAN_EVENTS_MAX`](crate::limits::SCAN_EVENTS_MAX).
+    pub scan_size: u32,
     /// Longest time between two looks at the log (`consumer.poll_interval`): the delay when notifications are lost.
     pub poll_interval: Duration,
     /// How long a handler may take for one event (`consumer.event_timeout`), by the injected clock. A handler that hangs stalls
@@ -56,6 +59,7 @@ impl Default for ConsumerConfig {
     fn default() -> Self {
         Self {
             batch_size: 200,
+            scan_size: 10_000,
             poll_interval: Duration::from_secs(2),
             event_timeout: Duration::from_secs(30),
             failure_backoff_cap: Duration::from_secs(30),

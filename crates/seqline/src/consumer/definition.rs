@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::filter::{Filter, InvalidFilter};
 use super::handler::{AnyHandler, Handler};
 use super::jobs::Outlet;
 use super::name::ConsumerName;
@@ -36,12 +37,20 @@ pub struct Consumer {
     pub(super) start_at: StartAt,
     pub(super) may_append: bool,
     pub(super) outlet: Option<Outlet>,
+    pub(super) filter: Filter,
 }
 
 impl Consumer {
     /// A consumer that starts at the head and appends nothing.
     pub fn new(name: ConsumerName, handler: impl Handler) -> Self {
-        Self { name, handler: Box::new(handler), start_at: StartAt::Head, may_append: false, outlet: None }
+        Self {
+            name,
+            handler: Box::new(handler),
+            start_at: StartAt::Head,
+            may_append: false,
+            outlet: None,
+            filter: Filter::everything(),
+        }
     }
 
     /// Where it starts when it does not exist yet.
@@ -57,6 +66,17 @@ impl Consumer {
     pub fn may_append(mut self) -> Self {
         self.may_append = true;
         self
+    }
+
+    /// Which events the handler gets. See [`Filter`].
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidFilter`] when no event could match it.
+    pub fn filter(mut self, filter: Filter) -> Result<Self, InvalidFilter> {
+        filter.check()?;
+        self.filter = filter;
+        Ok(self)
     }
 
     /// Where the jobs go that the handler inserts with [`Round::jobs`](super::Round::jobs).

@@ -18,16 +18,17 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, PgTransaction};
 
 use super::config::ConsumerConfig;
 use super::error::RoundError;
+use super::filter::Filter;
 use super::handler::{AnyHandler, Round};
 use super::jobs::{Outlet, RoundJobs};
 use super::name::ConsumerName;
-use super::plan::{LostRange, PlanError, plan_round};
+use super::plan::{LostRange, PlanError, Scan, plan_round};
 use crate::clock::Clock;
 use crate::deadline::{Lease, Stopwatch, within};
 use crate::error::{CommitError, DatabaseError, GapError};
 use crate::event::StoredEvent;
 use crate::job::JobError;
-use crate::limits::{READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX};
+use crate::limits::{READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX, SCAN_EVENTS_MAX};
 use crate::store;
 use crate::store::consumers::{Advance, HeldCursor, Lock};
 
@@ -49,6 +50,8 @@ pub struct RoundResult {
     pub outcome: Outcome,
     /// How many events were handled.
     pub processed: usize,
+    /// How many events were looked at. Without a filter these are those that were handled.
+    pub scanned: i64,
     /// How many jobs of [`Round::jobs`] were inserted.
     pub jobs: usize,
     /// Whether that were as many as fit into a round, so that there may be more.
@@ -60,10 +63,24 @@ pub struct RoundResult {
 }
 
 impl RoundResult {
-    const LOCKED: Self =
-        Self { outcome: Outcome::Locked, processed: 0, jobs: 0, full: false, lost: None, last_seq: None };
-    const IDLE: Self =
-        Self { outcome: Outcome::Idle, processed: 0, jobs: 0, full: false, lost: None, last_seq: None };
+    const LOCKED: Self = Self {
+        outcome: Outcome::Locked,
+        processed: 0,
+        scanned: 0,
+        jobs: 0,
+        full: false,
+        lost: None,
+        last_seq: None,
+    };
+    const IDLE: Self = Self {
+        outcome: Outcome::Idle,
+        processed: 0,
+        scanned: 0,
+        jobs: 0,
+        full: false,
+        lost: None,
+        last_seq: None,
+    };
 }
 
 /// What is known before a round begins.
@@ -76,6 +93,18 @@ pub(super) enum Known {
     Position(i64),
 }
 
+/// What a round has read.
+struct Read {
+    first: i64,
+    last: i64,
+    /// How many events there are from the first to the last.
+    count: i64,
+    /// Whether there may be more.
+    full: bool,
+    /// Those that are to be handled.
+    events: Vec<StoredEvent>,
+}
+
 /// What a consumer needs for its rounds.
 pub(super) struct Rounds<'a> {
     pub(super) pool: &'a PgPool,
@@ -85,6 +114,7 @@ pub(super) struct Rounds<'a> {
     pub(super) handler: &'a dyn AnyHandler,
     pub(super) may_append: bool,
     pub(super) outlet: Option<&'a Outlet>,
+    pub(super) filter: &'a Filter,
 }
 
 impl Rounds<'_> {
@@ -133,8 +163,8 @@ impl Rounds<'_> {
         self.end(round, &result).await?;
         match result {
             // The driver has ended the innermost transaction, and that was not the round.
-            Ok(RoundResult { processed, last_seq: Some(last_seq), .. }) if connection.is_in_transaction() => {
-                let first_seq = last_seq - processed as i64 + 1;
+            Ok(RoundResult { scanned, last_seq: Some(last_seq), .. }) if connection.is_in_transaction() => {
+                let first_seq = last_seq - scanned + 1;
                 Err(RoundError::NestedTransaction { first_seq, last_seq })
             }
             result => result,
@@ -179,32 +209,31 @@ impl Rounds<'_> {
             Lock::Locked => return Ok(RoundResult::LOCKED),
             Lock::Missing => return Err(RoundError::MissingCursor),
         };
-        let batch_size = self.config.batch_size.clamp(1, READ_EVENTS_MAX);
-        let events = self.read(&mut round.tx, held.last_seq, i64::from(batch_size)).await?;
-        let Some(first) = events.first() else { return Ok(RoundResult::IDLE) };
-
+        let Some(read) = self.read(&mut round.tx, held.last_seq).await? else { return Ok(RoundResult::IDLE) };
         let min_retained = match held.last_seq.checked_add(1) {
-            Some(next) if next == first.seq => None,
+            Some(next) if next == read.first => None,
             _ => Some(self.ask(store::read::min_retained(&mut round.tx)).await?),
         };
-        let seqs: Vec<i64> = events.iter().map(|event| event.seq).collect();
-        let plan = plan_round(held.last_seq, &seqs, min_retained).map_err(|error| match error {
-            PlanError::Gap(gap) => gap,
-            PlanError::Empty => unreachable!("a first event was read"),
-        })?;
+        let seqs: Vec<i64> = read.events.iter().map(|event| event.seq).collect();
+        let scan = Scan { first: read.first, last: read.last, count: read.count, matching: &seqs };
+        let plan = match plan_round(held.last_seq, Some(scan), min_retained) {
+            Ok(plan) => plan,
+            Err(PlanError::Gap(gap)) => return Err(self.exact(&mut round.tx, &read, gap).await?.into()),
+            Err(PlanError::Empty) => unreachable!("events were looked at"),
+        };
         if let Some(LostRange { from, to }) = plan.lost {
             self.ask(store::consumers::record_loss(&mut round.tx, name, from, to)).await?;
         }
-        let (first_seq, last_seq) = (first.seq, plan.new_last_seq);
+        let (first_seq, last_seq) = (read.first, plan.new_last_seq);
         let mut asked = Stopwatch::start();
         let mut jobs = 0;
-        for event in &events {
+        for event in &read.events {
             let handled = async {
                 self.keep_alive(round, &mut asked).await?;
                 round.jobs.begin_event(event);
                 self.handle(event, round).await?;
                 // As a rule all at once, at the end.
-                if round.jobs.is_full() || (event.seq == last_seq && round.jobs.is_any()) {
+                if round.jobs.is_full() || (Some(&event.seq) == seqs.last() && round.jobs.is_any()) {
                     jobs += self.write_jobs(round, &held, first_seq, event.seq).await?;
                 }
                 Ok(())
@@ -232,30 +261,24 @@ impl Rounds<'_> {
         }
         Ok(RoundResult {
             outcome: Outcome::Processed,
-            processed: events.len(),
+            processed: read.events.len(),
+            scanned: read.count,
             jobs,
-            // The second: what was read reaches as far as a full round would, and retention has taken its beginning.
-            full: events.len() == batch_size as usize
-                || plan.new_last_seq - held.last_seq == i64::from(batch_size),
+            full: read.full || plan.new_last_seq - held.last_seq >= self.reach(),
             lost: plan.lost,
             last_seq: Some(last_seq),
         })
     }
 
     /// The next events after `last_seq`: none at the head, else those that follow or those that retention has left.
-    async fn read(
-        &self,
-        connection: &mut PgConnection,
-        last_seq: i64,
-        limit: i64,
-    ) -> Result<Vec<StoredEvent>, RoundError> {
-        let events = self.ask(store::read::events_after(connection, last_seq, limit)).await?;
-        if !events.is_empty() {
-            return Ok(events);
+    async fn read(&self, connection: &mut PgConnection, last_seq: i64) -> Result<Option<Read>, RoundError> {
+        let read = self.read_after(connection, last_seq).await?;
+        if read.is_some() {
+            return Ok(read);
         }
         let head = self.ask(store::read::head(connection)).await?;
         if head == last_seq {
-            return Ok(events);
+            return Ok(None);
         }
         if head < last_seq {
             return Err(RoundError::AheadOfHead { last_seq, head });
@@ -264,12 +287,60 @@ impl Rounds<'_> {
         // took keeps retention from going on.
         let min_retained = self.ask(store::read::min_retained(connection)).await?;
         let after = last_seq.max(min_retained - 1);
-        let events = self.ask(store::read::events_after(connection, after, limit)).await?;
-        if events.is_empty() {
+        let read = self.read_after(connection, after).await?;
+        if read.is_none() {
             let found = self.ask(store::read::first_after(connection, after)).await?.unwrap_or(head);
             return Err(GapError { expected: after + 1, found }.into());
         }
-        Ok(events)
+        Ok(read)
+    }
+
+    /// Reads once. With a filter it looks at more events than it gets.
+    async fn read_after(
+        &self,
+        connection: &mut PgConnection,
+        after: i64,
+    ) -> Result<Option<Read>, RoundError> {
+        let limit = self.batch_size();
+        if self.filter.is_everything() {
+            let events = self.ask(store::read::events_after(connection, after, limit)).await?;
+            let Some((first, last)) = events.first().zip(events.last()) else { return Ok(None) };
+            let count = events.len() as i64;
+            return Ok(Some(Read { first: first.seq, last: last.seq, count, full: count == limit, events }));
+        }
+        let looking = store::read::look_after(connection, after, self.reach(), self.filter, limit);
+        let Some(looked) = self.ask(looking).await? else { return Ok(None) };
+        let events = self.ask(store::read::events(connection, &looked.matching)).await?;
+        let full = events.len() as i64 == limit || looked.count == self.reach();
+        Ok(Some(Read { first: looked.first, last: looked.last, count: looked.count, full, events }))
+    }
+
+    /// The place of a gap that was found by counting.
+    async fn exact(
+        &self,
+        connection: &mut PgConnection,
+        read: &Read,
+        gap: GapError,
+    ) -> Result<GapError, RoundError> {
+        if self.filter.is_everything() || gap.found == read.first {
+            return Ok(gap);
+        }
+        let before = self.ask(store::read::before_hole(connection, read.first, read.last)).await?;
+        let Some(before) = before else { return Ok(gap) };
+        let found = self.ask(store::read::first_after(connection, before)).await?;
+        Ok(GapError { expected: before + 1, found: found.unwrap_or(gap.found) })
+    }
+
+    fn batch_size(&self) -> i64 {
+        i64::from(self.config.batch_size.clamp(1, READ_EVENTS_MAX))
+    }
+
+    /// How far a round looks.
+    fn reach(&self) -> i64 {
+        match self.filter.is_everything() {
+            true => self.batch_size(),
+            false => i64::from(self.config.scan_size.clamp(1, SCAN_EVENTS_MAX)),
+        }
     }
 
     async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), RoundError> {

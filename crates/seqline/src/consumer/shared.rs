@@ -31,6 +31,7 @@ impl Shared {
             handler: &*consumer.handler,
             may_append: consumer.may_append,
             outlet: consumer.outlet.as_ref(),
+            filter: &consumer.filter,
         }
     }
 
@@ -49,7 +50,7 @@ impl Shared {
         Ok(names.iter().copied().filter(|name| !at_head(name)).collect())
     }
 
-    /// One statement, so all or none.
+    /// One transaction, so all or none. What they ask for is written down for people: their rounds go by what the program says.
     pub(super) async fn ensure(&self, consumers: &[Arc<Consumer>]) -> Result<(), EnsureError> {
         let names: Vec<&str> = consumers.iter().map(|consumer| consumer.name.as_str()).collect();
         let starts: Vec<String> = consumers.iter().map(|consumer| consumer.start_at.to_string()).collect();
@@ -58,6 +59,9 @@ impl Shared {
             let ensured = async {
                 let mut tx = lease.connection().begin_with(AssertSqlSafe(self.config.beginning())).await?;
                 store::consumers::ensure(&mut tx, &names, &starts).await?;
+                for consumer in consumers {
+                    store::consumers::set_filter(&mut tx, consumer.name.as_str(), &consumer.filter).await?;
+                }
                 tx.commit().await
             };
             ensured.await.map_err(DatabaseError::from)?;

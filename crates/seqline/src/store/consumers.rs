@@ -6,6 +6,8 @@ use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 use time::OffsetDateTime;
 
+use crate::consumer::Filter;
+
 /// How a round begins, and making cursors: READ COMMITTED and READ WRITE whatever the defaults are, since each statement has
 /// to see what was committed when the lock on the cursor was obtained. The timeouts end a round whose process or handler
 /// hangs; the last one also when that process does not read what it is sent, which the server takes for work. Only Linux
@@ -44,6 +46,23 @@ pub(crate) async fn ensure(
     .execute(connection)
     .await
     .map(drop)
+}
+
+/// Writes down what a consumer asks for, if that is something else than before.
+pub(crate) async fn set_filter(
+    connection: &mut PgConnection,
+    name: &str,
+    filter: &Filter,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT seqline.set_consumer_filter($1, $2, $3, $4, $5)")
+        .bind(name)
+        .bind(filter.types.as_ref())
+        .bind(filter.spaces.as_ref())
+        .bind(filter.channels.as_ref())
+        .bind(filter.resource_kinds.as_ref())
+        .execute(connection)
+        .await
+        .map(drop)
 }
 
 /// Where a consumer stands and where the log ends.

@@ -3,10 +3,11 @@
 use serde_json::value::RawValue;
 use sqlx::postgres::PgRow;
 use sqlx::types::Json;
-use sqlx::{PgConnection, Row};
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::consumer::Filter;
 use crate::event::{StoredEvent, StoredPayload};
 
 pub(crate) async fn head(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
@@ -55,16 +56,9 @@ pub(crate) async fn events_after(
     after: i64,
     limit: i64,
 ) -> Result<Vec<StoredEvent>, sqlx::Error> {
-    let rows = sqlx::query(
-        "SELECT seq, id, type, schema_version, occurred_at, permission_version, actor_kind, actor_principal_id,
-                space_id, channel_id, thread_id, resource_kind, resource_id, resource_version,
-                audience_principal_id, receive_action, payload, truncated, client_msg_id, correlation_id,
-                trace_context, redacted_at IS NOT NULL
-         FROM seqline.event_log
-         WHERE seq > $1 AND seq <= $2
-         ORDER BY seq
-         LIMIT $3",
-    )
+    let rows = sqlx::query(AssertSqlSafe(format!(
+        "SELECT {COLUMNS} FROM seqline.event_log WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3"
+    )))
     .bind(after)
     .bind(after.saturating_add(limit))
     .bind(limit)
@@ -73,6 +67,93 @@ pub(crate) async fn events_after(
     .await?;
     rows.iter().map(decode).collect()
 }
+
+/// What a look at the events after a position has found.
+pub(crate) struct Looked {
+    pub(crate) first: i64,
+    pub(crate) last: i64,
+    pub(crate) count: i64,
+    /// The numbers of those that match, in order.
+    pub(crate) matching: Vec<i64>,
+}
+
+/// Looks at up to `scan` events with numbers above `after`, no further than to the one that is the `limit`th to match; `None` when
+/// there is none. As with [`events_after`] the bound relies on the log being dense.
+///
+/// One statement, so that what was looked at and what was found are the same state of the log.
+pub(crate) async fn look_after(
+    connection: &mut PgConnection,
+    after: i64,
+    scan: i64,
+    filter: &Filter,
+    limit: i64,
+) -> Result<Option<Looked>, sqlx::Error> {
+    let types = filter.types.as_ref();
+    let prefixes =
+        types.map(|types| types.iter().filter_map(|pattern| pattern.strip_suffix('*')).collect::<Vec<_>>());
+    let whole = types.map(|types| types.iter().filter(|pattern| !pattern.ends_with('*')).collect::<Vec<_>>());
+    let row = sqlx::query(
+        "SELECT first_seq, last_seq, events, matching FROM seqline.look_at_log($1, $2, $3, $4, $5, $6, $7, $8)",
+    )
+    .bind(after)
+    .bind(scan)
+    .bind(limit)
+    .bind(whole)
+    .bind(prefixes)
+    .bind(filter.spaces.as_ref())
+    .bind(filter.channels.as_ref())
+    .bind(filter.resource_kinds.as_ref())
+    .fetch_one(connection)
+    .await?;
+    let ends: (Option<i64>, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);
+    Ok(match ends {
+        (Some(first), Some(last)) => {
+            Some(Looked { first, last, count: row.try_get(2)?, matching: row.try_get(3)? })
+        }
+        _ => None,
+    })
+}
+
+/// The events with these numbers, in order.
+pub(crate) async fn events(
+    connection: &mut PgConnection,
+    seqs: &[i64],
+) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let Some((first, last)) = seqs.first().zip(seqs.last()) else { return Ok(Vec::new()) };
+    let rows = sqlx::query(AssertSqlSafe(format!(
+        "SELECT {COLUMNS} FROM seqline.event_log WHERE seq >= $1 AND seq <= $2 AND seq = ANY ($3) ORDER BY seq"
+    )))
+    .bind(first)
+    .bind(last)
+    .bind(seqs)
+    .persistent(false)
+    .fetch_all(connection)
+    .await?;
+    rows.iter().map(decode).collect()
+}
+
+/// The number before the first that is missing in a piece of the log.
+pub(crate) async fn before_hole(
+    connection: &mut PgConnection,
+    first: i64,
+    last: i64,
+) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT seq FROM (SELECT seq, lead(seq) OVER (ORDER BY seq) AS next FROM seqline.event_log
+                          WHERE seq >= $1 AND seq <= $2) AS e
+         WHERE next <> seq + 1 ORDER BY seq LIMIT 1",
+    )
+    .bind(first)
+    .bind(last)
+    .persistent(false)
+    .fetch_optional(connection)
+    .await
+}
+
+/// The columns of an event, as [`decode`] takes them.
+const COLUMNS: &str = "seq, id, type, schema_version, occurred_at, permission_version, actor_kind, actor_principal_id,
+    space_id, channel_id, thread_id, resource_kind, resource_id, resource_version, audience_principal_id, receive_action,
+    payload, truncated, client_msg_id, correlation_id, trace_context, redacted_at IS NOT NULL";
 
 fn decode(row: &PgRow) -> Result<StoredEvent, sqlx::Error> {
     let payload: Json<Box<RawValue>> = row.try_get(16)?;

@@ -1,10 +1,10 @@
 //! What holds for every plan. The tests beside this file use it, and so does the fuzzer.
 
-use super::{LostRange, PlanError, RoundPlan, plan_round};
+use super::{LostRange, PlanError, RoundPlan, Scan, plan_round};
 
 /// Plans a round and panics unless the plan is right.
 pub(super) fn check(last_seq: i64, seqs: &[i64], min_retained: Option<i64>) {
-    let plan = plan_round(last_seq, seqs, min_retained);
+    let plan = plan_round(last_seq, Scan::of_all(seqs), min_retained);
     // In numbers that do not overflow.
     let wide = |seq: i64| i128::from(seq);
     let dense = seqs.windows(2).all(|pair| wide(pair[1]) == wide(pair[0]) + 1);

@@ -56,7 +56,7 @@ fn a_round_goes_on_where_the_cursor_stands_or_where_retention_has_left_something
         ("the whole range is lost", MIN, &[MAX], Some(MAX), over(MIN + 1, MAX - 1, MAX)),
     ];
     for (what, last_seq, seqs, min_retained, expected) in cases {
-        assert_eq!(plan_round(*last_seq, seqs, *min_retained), *expected, "{what}");
+        assert_eq!(plan_round(*last_seq, Scan::of_all(seqs), *min_retained), *expected, "{what}");
     }
 }
 
@@ -65,6 +65,30 @@ fn a_lost_range_counts_both_of_its_ends() {
     assert_eq!(LostRange { from: 4, to: 9 }.events(), 6);
     assert_eq!(LostRange { from: 4, to: 4 }.events(), 1);
     assert_eq!(LostRange { from: 1, to: MAX }.events(), MAX);
+}
+
+#[test]
+fn a_scan_is_passed_as_a_whole_or_not_at_all() {
+    let scan = |first, last, count, matching| Some(Scan { first, last, count, matching });
+    type Case<'a> = (&'static str, i64, Option<Scan<'a>>, Result<RoundPlan, PlanError>);
+    let cases: &[Case<'_>] = &[
+        ("nothing matches", 3, scan(4, 1003, 1000, &[]), to(1003)),
+        ("some match", 3, scan(4, 1003, 1000, &[4, 17, 1003]), to(1003)),
+        ("up to the last that matches", 3, scan(4, 17, 14, &[5, 17]), to(17)),
+        ("behind a loss", 3, scan(10, 19, 10, &[12]), over(4, 9, 19)),
+        ("one is missing in between", 3, scan(4, 1003, 999, &[17]), gap(5, 1003)),
+        ("one too many", 3, scan(4, 1003, 1001, &[17]), gap(5, 1003)),
+        ("nothing was counted", 3, scan(4, 4, 0, &[]), gap(5, 4)),
+        ("a match before what was looked at", 3, scan(4, 9, 6, &[3, 5]), gap(4, 5)),
+        ("a match behind what was looked at", 3, scan(4, 9, 6, &[5, 10]), gap(6, 10)),
+        ("matches descend", 3, scan(4, 9, 6, &[6, 5]), gap(7, 5)),
+        ("a match twice", 3, scan(4, 9, 6, &[5, 5]), gap(6, 5)),
+        ("it ends before it begins", 3, scan(4, 3, 0, &[]), gap(5, 3)),
+        ("everything there is", MIN, scan(MIN + 1, MAX, MAX, &[]), gap(MIN + 2, MAX)),
+    ];
+    for (what, last_seq, scan, expected) in cases {
+        assert_eq!(plan_round(*last_seq, *scan, Some(10)), *expected, "{what}");
+    }
 }
 
 /// What fuzzing has begun with, and found.
@@ -101,15 +125,26 @@ proptest! {
     }
 
     #[test]
+    fn what_matches_says_nothing_about_how_far_a_plan_goes(
+        last_seq in 0..1000_i64, length in 1..50_i64, matches in prop::collection::vec(any::<bool>(), 50), counted in 0..60_i64,
+    ) {
+        let seqs: Vec<i64> = (last_seq + 1..=last_seq + length).zip(matches).filter(|(_, m)| *m).map(|(seq, _)| seq).collect();
+        let scan = Scan { first: last_seq + 1, last: last_seq + length, count: counted, matching: &seqs };
+        let plan = plan_round(last_seq, Some(scan), None);
+        prop_assert_eq!(plan.is_ok(), counted == length);
+        prop_assert!(plan.is_err() || plan == to(last_seq + length));
+    }
+
+    #[test]
     fn what_follows_the_cursor_is_always_handled(last_seq in 0..1000_i64, length in 1..50_i64) {
         let seqs: Vec<i64> = (last_seq + 1..=last_seq + length).collect();
-        prop_assert_eq!(plan_round(last_seq, &seqs, None), to(last_seq + length));
+        prop_assert_eq!(plan_round(last_seq, Scan::of_all(&seqs), None), to(last_seq + length));
     }
 
     #[test]
     fn one_number_that_is_missing_is_always_found(last_seq in 0..1000_i64, length in 3..50_i64, at in 1..48_i64) {
         let missing = last_seq + 1 + at.min(length - 2);
         let seqs: Vec<i64> = (last_seq + 1..=last_seq + length).filter(|seq| *seq != missing).collect();
-        prop_assert_eq!(plan_round(last_seq, &seqs, None), gap(missing, missing + 1));
+        prop_assert_eq!(plan_round(last_seq, Scan::of_all(&seqs), None), gap(missing, missing + 1));
     }
 }

@@ -7,6 +7,7 @@ mod appends;
 mod crashes;
 mod dropped;
 mod failures;
+mod filters;
 mod guards;
 mod handlers;
 mod logs;
@@ -63,6 +64,7 @@ pub(crate) const PROBE: &str = "probe";
 pub(crate) fn config() -> ConsumerConfig {
     ConsumerConfig {
         batch_size: 10,
+        scan_size: 100,
         poll_interval: POLL,
         event_timeout: 60 * POLL,
         failure_backoff_cap: 16 * POLL,

@@ -63,10 +63,16 @@ async fn the_tables_of_consumers_and_cursors_have_these_columns_and_keys() {
         (name.to_owned(), kind.to_owned(), true, default.map(str::to_owned))
     };
     let (consumers, cursors) = ("seqline.event_consumers", "seqline.event_consumer_cursors");
+    let list = |name: &str| (name.to_owned(), "text[]".to_owned(), false, None);
     let expected = [
         column("name", "text", None),
         column("kind", "text", Some("'worker'::text")),
         column("registered_at", "timestamp with time zone", Some("now()")),
+        list("types"),
+        list("type_prefixes"),
+        list("spaces"),
+        list("channels"),
+        list("resource_kinds"),
     ];
     assert_eq!(columns(&db, consumers).await, expected);
     assert_eq!(constraints(&db, consumers).await, ["PRIMARY KEY (name)"]);

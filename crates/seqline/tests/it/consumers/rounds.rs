@@ -10,6 +10,7 @@ async fn a_round_handles_events_in_order_and_moves_the_cursor() {
     let expected = RoundResult {
         outcome: Outcome::Processed,
         processed: 5,
+        scanned: 5,
         jobs: 0,
         full: false,
         lost: None,
@@ -108,6 +109,7 @@ async fn a_round_that_finds_the_consumer_locked_goes_away_at_once_and_does_nothi
     let locked = RoundResult {
         outcome: Outcome::Locked,
         processed: 0,
+        scanned: 0,
         jobs: 0,
         full: false,
         lost: None,

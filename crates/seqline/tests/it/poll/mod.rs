@@ -2,6 +2,7 @@
 
 mod arguments;
 mod examples;
+mod filters;
 mod isolation;
 mod loss;
 mod registration;
