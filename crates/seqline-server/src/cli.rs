@@ -46,6 +46,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Show partitions, create missing ones, apply retention
     Partitions(PartitionsArgs),
+    /// Show consumers, pause one, let one go on
+    Consumers(ConsumersArgs),
     /// Show the server's own jobs, try one again, discard one
     Jobs(JobsArgs),
     /// Run a part of the server until interrupted
@@ -250,6 +252,41 @@ pub struct StatusArgs {
     /// The schema of the jobs.
     #[command(flatten)]
     pub config: ConfigArgs,
+}
+
+/// Options of `consumers`.
+#[derive(Debug, Args)]
+pub struct ConsumersArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: ConsumersAction,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+}
+
+/// What `consumers` does.
+#[derive(Debug, Subcommand)]
+pub enum ConsumersAction {
+    /// List consumers, where they stand and how they are
+    List,
+    /// Let no round of a consumer begin, on all workers and for seqline.poll
+    Pause(ConsumerChange),
+    /// Let a paused consumer go on where it stands
+    Resume(ConsumerChange),
+}
+
+/// A change of a consumer.
+#[derive(Debug, Args)]
+pub struct ConsumerChange {
+    /// Its name
+    pub name: String,
+    /// Why, for the audit log
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+    /// Do it; without this it is only said what would be done
+    #[arg(long)]
+    pub yes: bool,
 }
 
 /// Options of `jobs`.

@@ -125,6 +125,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             .map_err(|failure| failure.granted_by("seqline_reader or seqline_app")),
         Command::Status(args) => commands::status::run(&database, args).await,
         Command::Partitions(args) => commands::partitions::run(&database, args).await,
+        Command::Consumers(args) => commands::consumers::run(&database, args).await,
         Command::Jobs(args) => commands::jobs::run(&database, args).await,
         Command::Serve(args) => commands::serve::run(&database, args).await,
     }

@@ -38,6 +38,9 @@ pub(crate) const JOB_RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// does not mend, and the next run comes anyway.
 pub(crate) const MAINTENANCE_ATTEMPTS: i32 = 8;
 
+/// How long pausing a consumer waits for a round of it: as a rule a round takes far less, and one that hangs is worth a look.
+pub(crate) const ROUND_WAIT_MAX: Duration = Duration::from_secs(10);
+
 /// How often a worker looks whether its jobs can be reached: often enough to be told within twenty seconds.
 pub(crate) const JOBS_LOOK_INTERVAL: Duration = Duration::from_secs(10);
 

@@ -23,6 +23,7 @@
 //! | [`proxy`] | a network that is slow, cut, or silent |
 //! | [`history`] | record what writers did |
 //! | [`mod@check`] | compare that with what a reader saw |
+//! | [`mod@drain`] | let a consumer handle everything that is there |
 //! | [`wait`] | wait for a condition; tests never sleep |
 //!
 //! # Which PostgreSQL
@@ -43,10 +44,12 @@ pub mod proxy;
 pub mod check;
 pub mod history;
 
+pub mod drain;
 pub mod wait;
 
 pub use check::{Summary, Violation, check};
 pub use db::{Role, TestDb};
+pub use drain::drain;
 pub use history::{Attempt, History, Outcome, Record};
 pub use proxy::FaultProxy;
 pub use server::TestServer;

@@ -89,7 +89,7 @@ async fn catch_up(consumers: &Consumers, name: &ConsumerName) -> anyhow::Result<
         let round = consumers.round(name).await.map_err(|error| anyhow::anyhow!("{error}"))?;
         match round.outcome {
             Outcome::Processed => {}
-            Outcome::Idle => return Ok(()),
+            Outcome::Idle | Outcome::Paused => return Ok(()),
             // Another worker is at it. What it leaves comes to us.
             Outcome::Locked => Clock::system().sleep(Duration::from_millis(100)).await,
         }

@@ -184,7 +184,7 @@ BEGIN
     IF v_state = 'missing' THEN
         PERFORM seqline.refuse_consumer('consumer_unknown', 'the consumer has no cursor',
             'Somebody removed it. Register the consumer again: SELECT seqline.register_consumer(name, start_at).');
-    ELSIF v_state = 'locked' THEN
+    ELSIF v_state <> 'held' THEN
         RETURN;
     END IF;
 

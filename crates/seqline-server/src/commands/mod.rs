@@ -1,6 +1,7 @@
 //! One module for each command.
 
 pub(crate) mod append;
+pub(crate) mod consumers;
 pub(crate) mod import;
 pub(crate) mod jobs;
 pub(crate) mod migrate;

@@ -6,6 +6,7 @@ mod worker;
 mod append;
 mod config;
 mod connection;
+mod consumers;
 mod follow;
 mod help;
 mod import;

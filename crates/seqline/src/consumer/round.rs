@@ -37,6 +37,8 @@ use crate::store::consumers::{Advance, HeldCursor, Lock};
 pub enum Outcome {
     /// Another transaction has the consumer in hand.
     Locked,
+    /// Somebody has paused the consumer. Nothing was written.
+    Paused,
     /// There was nothing new. Nothing was written.
     Idle,
     /// Events were handled and the cursor was moved.
@@ -63,24 +65,13 @@ pub struct RoundResult {
 }
 
 impl RoundResult {
-    const LOCKED: Self = Self {
-        outcome: Outcome::Locked,
-        processed: 0,
-        scanned: 0,
-        jobs: 0,
-        full: false,
-        lost: None,
-        last_seq: None,
-    };
-    const IDLE: Self = Self {
-        outcome: Outcome::Idle,
-        processed: 0,
-        scanned: 0,
-        jobs: 0,
-        full: false,
-        lost: None,
-        last_seq: None,
-    };
+    const LOCKED: Self = Self::nothing(Outcome::Locked);
+    const PAUSED: Self = Self::nothing(Outcome::Paused);
+    const IDLE: Self = Self::nothing(Outcome::Idle);
+
+    const fn nothing(outcome: Outcome) -> Self {
+        Self { outcome, processed: 0, scanned: 0, jobs: 0, full: false, lost: None, last_seq: None }
+    }
 }
 
 /// What is known before a round begins.
@@ -91,6 +82,14 @@ pub(super) enum Known {
     Nothing,
     /// The cursor is here, or further, and there may be events: the round before was full.
     Position(i64),
+}
+
+/// What is found before a round begins.
+enum Look {
+    /// There may be events after this number.
+    Behind(i64),
+    AtHead,
+    Paused,
 }
 
 /// What a round has read.
@@ -151,8 +150,9 @@ impl Rounds<'_> {
         let known = match known {
             Known::Position(last_seq) => last_seq,
             Known::Nothing => match self.look(connection).await? {
-                Some(last_seq) => last_seq,
-                None => return Ok(RoundResult::IDLE),
+                Look::Behind(last_seq) => last_seq,
+                Look::AtHead => return Ok(RoundResult::IDLE),
+                Look::Paused => return Ok(RoundResult::PAUSED),
             },
         };
         *beginning = true;
@@ -190,14 +190,16 @@ impl Rounds<'_> {
     }
 
     /// Where the cursor is, if there is anything to do.
-    async fn look(&self, connection: &mut PgConnection) -> Result<Option<i64>, RoundError> {
+    async fn look(&self, connection: &mut PgConnection) -> Result<Look, RoundError> {
         let positions = self.ask(store::consumers::positions(connection, &[self.name.as_str()])).await?;
         match positions.first() {
             None => Err(RoundError::MissingCursor),
+            Some(at) if at.paused => Ok(Look::Paused),
             Some(at) if at.last_seq > at.head => {
                 Err(RoundError::AheadOfHead { last_seq: at.last_seq, head: at.head })
             }
-            Some(at) => Ok((at.last_seq < at.head).then_some(at.last_seq)),
+            Some(at) if at.last_seq == at.head => Ok(Look::AtHead),
+            Some(at) => Ok(Look::Behind(at.last_seq)),
         }
     }
 
@@ -207,6 +209,7 @@ impl Rounds<'_> {
         let held = match self.ask(store::consumers::lock(&mut round.tx, name, known)).await? {
             Lock::Held(held) => held,
             Lock::Locked => return Ok(RoundResult::LOCKED),
+            Lock::Paused => return Ok(RoundResult::PAUSED),
             Lock::Missing => return Err(RoundError::MissingCursor),
         };
         let Some(read) = self.read(&mut round.tx, held.last_seq).await? else { return Ok(RoundResult::IDLE) };

@@ -45,7 +45,7 @@ impl Shared {
             Ok::<_, DatabaseError>(positions)
         })
         .await?;
-        // One without a cursor is not at the head either, and finds that out by itself.
+        // One without a cursor is not at the head either, and finds that out by itself. So does one that is paused: it says so.
         let at_head = |name: &str| positions.iter().any(|at| at.name == name && at.last_seq == at.head);
         Ok(names.iter().copied().filter(|name| !at_head(name)).collect())
     }

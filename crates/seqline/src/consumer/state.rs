@@ -23,6 +23,8 @@ pub struct ConsumerState {
     pub oldest_pending_at: Option<OffsetDateTime>,
     /// When its cursor was moved last.
     pub updated_at: OffsetDateTime,
+    /// Since when no round of it begins, if somebody has paused it.
+    pub paused_at: Option<OffsetDateTime>,
     /// Its last failure, also when it has recovered from it.
     pub last_failure: Option<Failure>,
     /// How many events retention took before the consumer had come to them.
@@ -110,6 +112,7 @@ fn state(row: ConsumerRow, oldest_pending_at: Option<OffsetDateTime>) -> Consume
         head_seq,
         oldest_pending_at,
         updated_at: row.updated_at,
+        paused_at: row.paused_at,
         lost: row.lost,
     }
 }

@@ -40,6 +40,8 @@ struct Said {
     /// In the log, since the last success: with what it fails, and why if that can be said. Each is said once, since another
     /// kind is another thing to know.
     failures: Vec<(&'static str, Option<String>)>,
+    /// In the log: that it is paused.
+    paused: bool,
     /// In the table of failures. Unknown at first: a process before this one may have recorded a failure.
     recorded: Option<Record>,
 }
@@ -134,6 +136,15 @@ impl Worker {
     async fn succeeded(&self, said: &mut Said, result: RoundResult) {
         let consumer = self.consumer.name.as_str();
         if result.outcome == Outcome::Locked {
+            return;
+        }
+        let paused = result.outcome == Outcome::Paused;
+        match (std::mem::replace(&mut said.paused, paused), paused) {
+            (false, true) => tracing::warn!(consumer, "event consumer is paused"),
+            (true, false) => tracing::info!(consumer, "event consumer goes on"),
+            _ => {}
+        }
+        if paused {
             return;
         }
         if let Some(lost) = result.lost {

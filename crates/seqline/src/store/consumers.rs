@@ -70,6 +70,8 @@ pub(crate) struct Position {
     pub(crate) name: String,
     pub(crate) last_seq: i64,
     pub(crate) head: i64,
+    /// Whether no round of it is to begin.
+    pub(crate) paused: bool,
 }
 
 /// The positions of consumers, without any lock. Those without a cursor are left out.
@@ -77,12 +79,19 @@ pub(crate) async fn positions(
     connection: &mut PgConnection,
     names: &[&str],
 ) -> Result<Vec<Position>, sqlx::Error> {
-    let rows = sqlx::query("SELECT name, last_seq, head FROM seqline.consumer_positions($1)")
+    let rows = sqlx::query("SELECT name, last_seq, head, paused FROM seqline.consumer_positions($1)")
         .bind(names)
         .fetch_all(connection)
         .await?;
     rows.iter()
-        .map(|row| Ok(Position { name: row.try_get(0)?, last_seq: row.try_get(1)?, head: row.try_get(2)? }))
+        .map(|row| {
+            Ok(Position {
+                name: row.try_get(0)?,
+                last_seq: row.try_get(1)?,
+                head: row.try_get(2)?,
+                paused: row.try_get(3)?,
+            })
+        })
         .collect()
 }
 
@@ -91,6 +100,8 @@ pub(crate) enum Lock {
     Held(HeldCursor),
     /// Another transaction has it.
     Locked,
+    /// Somebody does not want a round to begin.
+    Paused,
     Missing,
 }
 
@@ -111,6 +122,7 @@ pub(crate) async fn lock(connection: &mut PgConnection, name: &str, known: i64) 
     Ok(match row.try_get(0)? {
         "held" => Lock::Held(HeldCursor { last_seq: row.try_get(1)?, xid: row.try_get(2)? }),
         "locked" => Lock::Locked,
+        "paused" => Lock::Paused,
         _ => Lock::Missing,
     })
 }
@@ -207,6 +219,36 @@ pub(crate) async fn record_recovery(connection: &mut PgConnection, name: &str) -
     .map(drop)
 }
 
+/// Pauses a consumer or lets it go on, and says whether that changed anything.
+pub(crate) async fn set_paused(
+    connection: &mut PgConnection,
+    name: &str,
+    paused: bool,
+    why: Option<&str>,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.set_consumer_paused($1, $2, $3)")
+        .bind(name)
+        .bind(paused)
+        .bind(why)
+        .fetch_one(connection)
+        .await
+}
+
+/// Waits until a consumer has passed a number, and says whether it has.
+pub(crate) async fn wait_for(
+    connection: &mut PgConnection,
+    name: &str,
+    seq: i64,
+    timeout: Duration,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.wait_for($1, $2, make_interval(secs => $3))")
+        .bind(name)
+        .bind(seq)
+        .bind(timeout.as_secs_f64())
+        .fetch_one(connection)
+        .await
+}
+
 /// A consumer as the tables have it.
 pub(crate) struct ConsumerRow {
     pub(crate) name: String,
@@ -215,6 +257,7 @@ pub(crate) struct ConsumerRow {
     pub(crate) updated_at: OffsetDateTime,
     pub(crate) head_seq: i64,
     pub(crate) lost: i64,
+    pub(crate) paused_at: Option<OffsetDateTime>,
     pub(crate) failure: Option<FailureRow>,
 }
 
@@ -231,7 +274,9 @@ pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<ConsumerRo
         "SELECT e.name, e.kind, c.last_seq, c.updated_at, (SELECT seqline.head()),
                 (SELECT coalesce(sum(l.lost_to - l.lost_from + 1), 0)::bigint FROM seqline.lost_ranges l
                  WHERE l.consumer = e.name),
-                f.error_type, f.seq, f.failed_at, f.recovered_at
+                f.error_type, f.seq, f.failed_at, f.recovered_at,
+                -- An older schema has none.
+                (to_jsonb(e) ->> 'paused_at')::timestamptz
          FROM seqline.event_consumers e
          CROSS JOIN LATERAL (
              SELECT k.last_seq, k.updated_at FROM seqline.event_consumer_cursors k
@@ -263,6 +308,7 @@ fn decode(row: &PgRow) -> Result<ConsumerRow, sqlx::Error> {
         updated_at: row.try_get(3)?,
         head_seq: row.try_get(4)?,
         lost: row.try_get(5)?,
+        paused_at: row.try_get(10)?,
         failure,
     })
 }

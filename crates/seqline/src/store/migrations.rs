@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 11] = [
+pub(crate) const MIGRATIONS: [Migration; 12] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -27,6 +27,7 @@ pub(crate) const MIGRATIONS: [Migration; 11] = [
         sql: include_str!("../../migrations/0010_periodic_tasks.sql"),
     },
     Migration { version: 11, name: "filters", sql: include_str!("../../migrations/0011_filters.sql") },
+    Migration { version: 12, name: "operating", sql: include_str!("../../migrations/0012_operating.sql") },
 ];
 
 impl Migration {

@@ -30,6 +30,8 @@ pub(super) async fn consumers(connection: &mut PgConnection) -> Result<Option<Ve
 enum State {
     /// Its cursor belongs to another history, so it does nothing. Never idle, although there is nothing to handle.
     AheadOfHead,
+    /// Somebody has paused it.
+    Paused,
     /// Its last round failed.
     Failing,
     /// There are events to handle.
@@ -42,6 +44,8 @@ impl State {
     fn of(consumer: &ConsumerState) -> Self {
         if consumer.is_ahead_of_head() {
             Self::AheadOfHead
+        } else if consumer.paused_at.is_some() {
+            Self::Paused
         } else if consumer.last_failure.as_ref().is_some_and(|failure| failure.current) {
             Self::Failing
         } else if consumer.lag() > 0 {
@@ -54,6 +58,7 @@ impl State {
     fn text(self) -> &'static str {
         match self {
             Self::AheadOfHead => "ahead of head",
+            Self::Paused => "paused",
             Self::Failing => "failing",
             Self::Behind => "behind",
             Self::Idle => "idle",
@@ -62,7 +67,7 @@ impl State {
 }
 
 #[derive(Serialize)]
-pub(super) struct Row {
+pub(in crate::commands) struct Row {
     name: String,
     kind: String,
     last_seq: i64,
@@ -73,6 +78,8 @@ pub(super) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pending_age_seconds: Option<i64>,
     updated_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused_at: Option<String>,
     state: State,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<LastError>,
@@ -89,7 +96,7 @@ struct LastError {
     current: bool,
 }
 
-pub(super) fn rows(consumers: Vec<ConsumerState>, now: OffsetDateTime) -> Vec<Row> {
+pub(in crate::commands) fn rows(consumers: Vec<ConsumerState>, now: OffsetDateTime) -> Vec<Row> {
     let row = |consumer: ConsumerState| Row {
         lag: consumer.lag(),
         state: State::of(&consumer),
@@ -106,6 +113,7 @@ pub(super) fn rows(consumers: Vec<ConsumerState>, now: OffsetDateTime) -> Vec<Ro
         last_seq: consumer.last_seq,
         head_seq: consumer.head_seq,
         updated_at: rfc3339(consumer.updated_at),
+        paused_at: consumer.paused_at.map(rfc3339),
         lost_events: consumer.lost,
     };
     consumers.into_iter().map(row).collect()
@@ -116,6 +124,11 @@ pub(super) fn print(consumers: &[ConsumerState], now: OffsetDateTime) -> Result<
     if consumers.is_empty() {
         return Ok(());
     }
+    output::line("")?;
+    table(consumers, now)
+}
+
+pub(in crate::commands) fn table(consumers: &[ConsumerState], now: OffsetDateTime) -> Result<(), Failure> {
     let cells = |consumer: &ConsumerState| {
         vec![
             consumer.name.clone(),
@@ -128,7 +141,6 @@ pub(super) fn print(consumers: &[ConsumerState], now: OffsetDateTime) -> Result<
             last_error(consumer, now),
         ]
     };
-    output::line("")?;
     output::table(
         &["consumer", "kind", "cursor", "lag", "oldest pending", "state", "lost", "last error"],
         &[2, 3, 4, 6],
@@ -177,6 +189,7 @@ mod tests {
             head_seq,
             oldest_pending_at: None,
             updated_at: NOW,
+            paused_at: None,
             last_failure: failure.map(|(seq, current)| Failure {
                 error_type: "handler".to_owned(),
                 seq,

@@ -1,6 +1,6 @@
 //! `seqline status`
 
-mod consumers;
+pub(super) mod consumers;
 mod jobs;
 
 use seqline::Clock;

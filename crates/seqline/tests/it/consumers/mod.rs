@@ -14,6 +14,7 @@ mod logs;
 mod losses;
 mod names;
 mod outages;
+mod paused;
 mod registration;
 mod rounds;
 mod runner;
@@ -21,6 +22,7 @@ mod schedule;
 mod stop;
 mod timeouts;
 mod transactions;
+mod waits;
 mod wakes;
 mod workers;
 

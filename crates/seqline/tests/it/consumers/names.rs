@@ -73,6 +73,7 @@ async fn the_tables_of_consumers_and_cursors_have_these_columns_and_keys() {
         list("spaces"),
         list("channels"),
         list("resource_kinds"),
+        ("paused_at".to_owned(), "timestamp with time zone".to_owned(), false, None),
     ];
     assert_eq!(columns(&db, consumers).await, expected);
     assert_eq!(constraints(&db, consumers).await, ["PRIMARY KEY (name)"]);

@@ -308,3 +308,14 @@ async fn a_batch_goes_on_across_partitions() {
     assert_eq!(poll(&mut session, "totals", 2).await, [5, 6]);
     assert_eq!(poll(&mut session, "totals", 100).await, [7, 8, 9, 10]);
 }
+
+#[tokio::test]
+async fn a_consumer_that_is_paused_gets_no_rows_until_it_goes_on() {
+    let (db, mut session) = with_events(3).await;
+    let mut operator = db.connect(Role::App).await;
+    run(&mut operator, "SELECT seqline.set_consumer_paused('totals', true, NULL)").await;
+    assert_eq!(poll(&mut session, "totals", 2).await, [] as [i64; 0]);
+    assert_eq!(cursor(&db, "totals").await, 0);
+    run(&mut operator, "SELECT seqline.set_consumer_paused('totals', false, NULL)").await;
+    assert_eq!(poll(&mut session, "totals", 2).await, [1, 2]);
+}

@@ -1,0 +1,105 @@
+//! What people and other programs do to consumers that run elsewhere.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use super::name::ConsumerName;
+use crate::error::DatabaseError;
+use crate::store;
+
+/// Lets no round of a consumer begin until [`resume`], on all workers and for `seqline.poll`, and says whether that is new. When it
+/// returns, none is under way: it waits for one that is, as long as the session's `lock_timeout` allows.
+///
+/// The others go on, and so does retention: what it takes meanwhile is lost to the consumer. Who did it and `why`, at most 1000
+/// characters, are recorded in `seqline.audit_log`.
+///
+/// # Errors
+///
+/// [`OperateError`] when there is no such consumer, or the database refuses it. Nothing was changed then.
+pub async fn pause(
+    connection: &mut PgConnection,
+    name: &ConsumerName,
+    why: Option<&str>,
+) -> Result<bool, OperateError> {
+    Ok(store::consumers::set_paused(connection, name.as_str(), true, why).await?)
+}
+
+/// Lets a paused consumer go on where it stands, and says whether that is new. Workers notice within their poll interval.
+///
+/// # Errors
+///
+/// As [`pause`].
+pub async fn resume(
+    connection: &mut PgConnection,
+    name: &ConsumerName,
+    why: Option<&str>,
+) -> Result<bool, OperateError> {
+    Ok(store::consumers::set_paused(connection, name.as_str(), false, why).await?)
+}
+
+/// Waits until a consumer has handled the event with this number, and says whether it has: so that whoever has appended it reads
+/// what comes of it. At most 5 minutes.
+///
+/// It holds the connection, and needs a transaction that sees what others commit, or none.
+///
+/// ```no_run
+/// # async fn example(pool: sqlx::PgPool, id: uuid::Uuid) -> Result<(), Box<dyn std::error::Error>> {
+/// use std::time::Duration;
+///
+/// use seqline::consumer::{ConsumerName, wait_for};
+///
+/// let mut connection = pool.acquire().await?;
+/// let seq = seqline::read::seq_of(&mut connection, id).await?.ok_or("the event is not committed")?;
+/// let totals = ConsumerName::new("order_totals")?;
+/// if !wait_for(&mut connection, &totals, seq, Duration::from_secs(2)).await? {
+///     // What is read now may be without the event.
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// [`OperateError`] when there is no such consumer, the transaction could never see it, or the database refuses it.
+pub async fn wait_for(
+    connection: &mut PgConnection,
+    name: &ConsumerName,
+    seq: i64,
+    timeout: Duration,
+) -> Result<bool, OperateError> {
+    Ok(store::consumers::wait_for(connection, name.as_str(), seq, timeout).await?)
+}
+
+/// Why something was not done to a consumer. Nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OperateError {
+    /// It was refused, with the reason.
+    #[error("{message}")]
+    Refused {
+        /// The message of the database.
+        message: String,
+    },
+    /// What the database or the connection reported.
+    #[error("database refused it: {0}")]
+    Database(DatabaseError),
+}
+
+impl From<sqlx::Error> for OperateError {
+    fn from(error: sqlx::Error) -> Self {
+        let error = DatabaseError::from(error);
+        match (error.seqline_constraint(), error.pg()) {
+            (Some(_), Some(pg)) => Self::Refused { message: pg.message().to_owned() },
+            _ => Self::Database(error),
+        }
+    }
+}
+
+impl OperateError {
+    /// Whether the same may succeed later without any change.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Database(error) if error.is_retryable())
+    }
+}
