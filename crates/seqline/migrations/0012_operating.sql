@@ -99,21 +99,22 @@ BEGIN
 END
 $$;
 
--- Waits until a consumer has handled an event, and says whether it has: for whoever has appended it and wants to read what comes of
--- it. It looks again and again, so it holds its session, and the transaction has to be one in which others can be seen.
-CREATE FUNCTION seqline.wait_for(consumer text, seq bigint, timeout interval DEFAULT interval '10 seconds') RETURNS boolean
+-- Waits until a consumer has handled an event, or all that are in the log now, and says whether it has: for whoever has appended it and
+-- wants to read what comes of it. It looks again and again, so it holds its session, and the transaction has to be one in which others can be seen.
+CREATE FUNCTION seqline.wait_for(consumer text, seq bigint DEFAULT NULL, timeout interval DEFAULT interval '10 seconds') RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
+    v_seq bigint := coalesce(seq, seqline.head());
     v_end timestamptz := clock_timestamp() + timeout;
     v_pause double precision := 0.002;
     v_position bigint;
 BEGIN
-    IF seq IS NULL OR timeout IS NULL OR timeout < interval '0' OR timeout > interval '5 minutes' THEN
-        PERFORM seqline.refuse_consumer('wait_for', 'seq is missing, or timeout is not between 0 and 5 minutes',
+    IF timeout IS NULL OR timeout < interval '0' OR timeout > interval '5 minutes' THEN
+        PERFORM seqline.refuse_consumer('wait_for', 'timeout is not between 0 and 5 minutes',
             'Wait again for what takes longer.');
     ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM seqline.refuse_consumer('wait_for', 'the transaction sees nothing that is committed after its beginning',
@@ -124,7 +125,7 @@ BEGIN
         IF v_position IS NULL THEN
             PERFORM seqline.refuse_consumer('consumer_unknown', 'there is no consumer of this name',
                 'A consumer has a cursor when its worker has started, or when it was registered.');
-        ELSIF v_position >= seq THEN
+        ELSIF v_position >= v_seq THEN
             RETURN true;
         ELSIF clock_timestamp() >= v_end THEN
             RETURN false;

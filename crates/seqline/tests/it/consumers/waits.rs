@@ -49,11 +49,28 @@ async fn what_cannot_come_true_is_refused() {
     let unknown = refused(&mut session, "nobody", Duration::ZERO).await;
     assert_eq!(unknown, "there is no consumer of this name");
     let long = refused(&mut session, PROBE, Duration::from_secs(301)).await;
-    assert_eq!(long, "seq is missing, or timeout is not between 0 and 5 minutes");
+    assert_eq!(long, "timeout is not between 0 and 5 minutes");
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ").execute(&mut session).await.unwrap();
     let blind = refused(&mut session, PROBE, Duration::from_secs(1)).await;
     assert_eq!(blind, "the transaction sees nothing that is committed after its beginning");
     let error = wait_for(&mut bench.db.connect(Role::Nobody).await, &name(PROBE), 1, Duration::ZERO).await;
     let Err(OperateError::Database(error)) = error else { panic!("{error:?}") };
     assert_eq!(error.sqlstate(), Some("42501"));
+}
+
+#[tokio::test]
+async fn without_a_number_it_waits_for_all_that_is_there() {
+    let bench = Bench::new(config(), plain()).await;
+    append(&bench.db.producer(), 1..=2).await;
+    let caught_up = async || -> bool {
+        sqlx::query_scalar("SELECT seqline.wait_for('probe', timeout => '0')")
+            .fetch_one(&mut bench.db.connect(Role::Producer).await)
+            .await
+            .unwrap()
+    };
+    assert!(!caught_up().await);
+    bench.processes(2).await;
+    assert!(caught_up().await);
+    append(&bench.db.producer(), [3]).await;
+    assert!(!caught_up().await);
 }
