@@ -2,10 +2,13 @@
 
 use seqline::consumer::{ConsumerName, Consumers, Outcome, RoundError};
 
+/// Rounds after which draining is given up.
+pub const ROUNDS_MAX: usize = 100_000;
+
 /// Runs rounds of a consumer until there is nothing new, and returns how many events it handled.
 ///
 /// For tests of an application: append, drain, look at what came of it. Nothing runs in the background, so nothing has to be waited
-/// for. A consumer that is paused, or that a running worker has in hand, handles nothing.
+/// for.
 ///
 /// ```no_run
 /// # use seqline::consumer::{ConsumerName, Consumers};
@@ -19,13 +22,21 @@ use seqline::consumer::{ConsumerName, Consumers, Outcome, RoundError};
 /// # Errors
 ///
 /// [`RoundError`] of the first round that fails. What the rounds before it did stays.
+///
+/// # Panics
+///
+/// When the consumer is paused or another worker has it in hand, so that a test does not pass because nothing happened; and after
+/// [`ROUNDS_MAX`] rounds, which is what a handler that appends for itself does.
 pub async fn drain(consumers: &Consumers, name: &ConsumerName) -> Result<usize, RoundError> {
     let mut handled = 0;
-    loop {
+    for _ in 0..ROUNDS_MAX {
         let round = consumers.round(name).await?;
         match round.outcome {
             Outcome::Processed => handled += round.processed,
-            _ => return Ok(handled),
+            Outcome::Idle => return Ok(handled),
+            Outcome::Locked => panic!("another worker has consumer {name} in hand: stop it before draining"),
+            Outcome::Paused => panic!("consumer {name} is paused"),
         }
     }
+    panic!("consumer {name} is not done after {ROUNDS_MAX} rounds: does its handler append for itself?")
 }

@@ -15,6 +15,19 @@ ALTER TABLE seqline.settings
     -- How many events a call looks at for those that it returns: what keeps its transaction short when few match.
     ADD COLUMN poll_max_scanned integer NOT NULL DEFAULT 100000 CHECK (poll_max_scanned BETWEEN 1 AND 1000000);
 
+-- Who did what, and why. Rows are only ever added, by the functions below.
+CREATE TABLE seqline.audit_log (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    recorded_at timestamptz NOT NULL DEFAULT now(),
+    -- The login, whatever role it acts as.
+    who text NOT NULL DEFAULT session_user,
+    action text NOT NULL CHECK (action ~ '^[a-z]+([.][a-z]+)*$'),
+    subject text NOT NULL,
+    before jsonb NOT NULL,
+    after jsonb NOT NULL,
+    why text CHECK (length(why) <= 1000)
+);
+
 -- Whether an event is one that was asked for: the one place that knows, for workers and for seqline.poll. It is called for each event
 -- that is looked at, so it has a body that planning puts in its place: no subquery and no setting, and names that were resolved
 -- when it was made.
@@ -37,21 +50,23 @@ CREATE FUNCTION seqline.look_at_log(
 )
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
     -- With literals, so that planning leaves out all partitions but one or two. That they reach so far relies on the log being
     -- dense, which the caller checks.
     EXECUTE format(
-        'WITH looked AS MATERIALIZED (
-             SELECT e.seq, seqline.matches_filter($1, $2, $3, $4, $5, e.type, e.space_id, e.channel_id, e.resource_kind) AS matches
-             FROM seqline.event_log e WHERE e.seq > %1$s AND e.seq <= %2$s
-         ), found AS MATERIALIZED (
-             SELECT seq FROM looked WHERE matches ORDER BY seq LIMIT %3$s
-         ), bound AS (
-             SELECT CASE WHEN count(*) = %3$s THEN max(seq) END AS seq FROM found
+        'WITH found AS MATERIALIZED (
+             SELECT e.seq FROM seqline.event_log e
+             WHERE e.seq > %1$s AND e.seq <= %2$s
+               AND seqline.matches_filter($1, $2, $3, $4, $5, e.type, e.space_id, e.channel_id, e.resource_kind)
+             ORDER BY e.seq LIMIT %3$s
          )
-         SELECT min(l.seq), max(l.seq), count(l.seq), ARRAY(SELECT seq FROM found ORDER BY seq)
-         FROM looked l, bound b WHERE b.seq IS NULL OR l.seq <= b.seq',
+         SELECT min(e.seq), max(e.seq), count(*), ARRAY(SELECT f.seq FROM found f ORDER BY f.seq)
+         FROM seqline.event_log e
+         WHERE e.seq > %1$s AND e.seq <= %2$s
+           AND e.seq <= (SELECT CASE WHEN count(*) = %3$s THEN max(f.seq) ELSE %2$s END FROM found f)',
         p_after, p_after + least(p_reach, 9223372036854775807 - p_after), p_limit)
     INTO first_seq, last_seq, events, matching
     USING p_types, p_type_prefixes, p_spaces, p_channels, p_resource_kinds;
@@ -92,6 +107,7 @@ AS $$
 DECLARE
     v_types text[];
     v_prefixes text[];
+    v_before seqline.event_consumers;
 BEGIN
     PERFORM seqline.check_filter_list('type', p_types);
     PERFORM seqline.check_filter_list('space', p_spaces);
@@ -108,11 +124,26 @@ BEGIN
                coalesce(array_agg(left(t.pattern, -1)) FILTER (WHERE right(t.pattern, 1) = '*'), '{}')
         INTO v_types, v_prefixes FROM unnest(p_types) AS t (pattern);
     END IF;
+    SELECT * INTO v_before FROM seqline.event_consumers c WHERE c.name = p_name;
+    IF NOT FOUND THEN
+        PERFORM seqline.refuse_consumer('consumer_unknown', 'there is no consumer of this name', 'Register it first.');
+    ELSIF (v_before.types, v_before.type_prefixes, v_before.spaces, v_before.channels, v_before.resource_kinds)
+          IS NOT DISTINCT FROM (v_types, v_prefixes, p_spaces, p_channels, p_resource_kinds)
+    THEN
+        RETURN;
+    END IF;
     UPDATE seqline.event_consumers c
     SET types = v_types, type_prefixes = v_prefixes, spaces = p_spaces, channels = p_channels, resource_kinds = p_resource_kinds
-    WHERE c.name = p_name
-      AND (c.types, c.type_prefixes, c.spaces, c.channels, c.resource_kinds)
-          IS DISTINCT FROM (v_types, v_prefixes, p_spaces, p_channels, p_resource_kinds);
+    WHERE c.name = p_name;
+    -- That of a new consumer changes nothing for anybody.
+    IF v_before.registered_at < now() THEN
+        INSERT INTO seqline.audit_log (action, subject, before, after)
+        VALUES ('consumer.filter', p_name,
+            jsonb_build_object('types', v_before.types || v_before.type_prefixes, 'spaces', v_before.spaces,
+                'channels', v_before.channels, 'resource_kinds', v_before.resource_kinds),
+            jsonb_build_object('types', v_types || v_prefixes, 'spaces', p_spaces, 'channels', p_channels,
+                'resource_kinds', p_resource_kinds));
+    END IF;
 END
 $$;
 
@@ -140,8 +171,8 @@ END
 $$;
 
 -- The next events of a consumer, in order, and its cursor behind them, in the caller's transaction: commit and they are
--- handled, roll back and they come again. No rows when there is nothing new, and no rows when another transaction has the
--- consumer in hand. An error, and no step, where going on would skip something.
+-- handled, roll back and they come again. No rows when there is nothing new, when another transaction has the
+-- consumer in hand or it is paused, and when none of those that were looked at was asked for. An error, and no step, where going on would skip something.
 --
 -- What is returned and where the cursor goes come from one read. Two statements would see two states of the log. With a filter the
 -- cursor goes behind what was looked at, which is more than what is returned, and can be something when nothing is.
@@ -192,8 +223,11 @@ BEGIN
     -- Twice, when nothing was found and yet the head is further.
     FOR v_attempt IN 1..2 LOOP
         IF v_filtered THEN
-            SELECT * INTO v_look FROM seqline.look_at_log(v_next - 1, v_settings.poll_max_scanned, max_events,
-                v_consumer.types, v_consumer.type_prefixes, v_consumer.spaces, v_consumer.channels, v_consumer.resource_kinds);
+            -- The filter and the log from one snapshot: one that is widened counts from the first event behind that.
+            SELECT l.* INTO v_look FROM seqline.event_consumers e
+            CROSS JOIN LATERAL seqline.look_at_log(v_next - 1, v_settings.poll_max_scanned, max_events,
+                e.types, e.type_prefixes, e.spaces, e.channels, e.resource_kinds) l
+            WHERE e.name = consumer;
             IF v_look.events > 0 THEN
                 IF v_look.first_seq <> v_next AND v_look.first_seq <> seqline.min_retained() THEN
                     PERFORM seqline.refuse_gap(consumer, v_next, v_look.first_seq);
@@ -201,7 +235,9 @@ BEGIN
                     PERFORM seqline.refuse_gap(consumer, h.seq + 1, h.next)
                     FROM (SELECT e.seq, lead(e.seq) OVER (ORDER BY e.seq) AS next FROM seqline.event_log e
                           WHERE e.seq BETWEEN v_look.first_seq AND v_look.last_seq) h
-                    WHERE h.next <> h.seq + 1 ORDER BY h.seq LIMIT 1;
+                    WHERE h.next - h.seq <> 1 ORDER BY h.seq LIMIT 1;
+                    -- It is there no more, and was not as it should be.
+                    PERFORM seqline.refuse_gap(consumer, v_look.first_seq, v_look.last_seq);
                 END IF;
                 v_first := v_look.first_seq;
                 v_next := v_look.last_seq + 1;
@@ -274,4 +310,5 @@ GRANT EXECUTE ON FUNCTION
     seqline.look_at_log(bigint, bigint, bigint, text[], text[], text[], text[], text[]),
     seqline.set_consumer_filter(text, text[], text[], text[], text[])
 TO seqline_app;
+GRANT SELECT ON seqline.audit_log TO seqline_app;
 GRANT EXECUTE ON FUNCTION seqline.register_consumer(text, text, text[], text[], text[], text[]) TO seqline_consumer, seqline_app;

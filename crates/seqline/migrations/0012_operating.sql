@@ -4,19 +4,6 @@ ALTER TABLE seqline.event_consumers
     -- Since when no round of it begins.
     ADD COLUMN paused_at timestamptz;
 
--- Who did what, and why. Rows are only ever added, by the functions below.
-CREATE TABLE seqline.audit_log (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    recorded_at timestamptz NOT NULL DEFAULT now(),
-    -- The login, whatever role it acts as.
-    who text NOT NULL DEFAULT session_user,
-    action text NOT NULL CHECK (action ~ '^[a-z]+([.][a-z]+)*$'),
-    subject text NOT NULL,
-    before jsonb NOT NULL,
-    after jsonb NOT NULL,
-    why text CHECK (length(why) <= 1000)
-);
-
 -- Whether a consumer is paused.
 CREATE FUNCTION seqline.is_paused(p_name text) RETURNS boolean
 LANGUAGE sql STABLE
@@ -44,7 +31,8 @@ AS $$
     ) c
 $$;
 
--- Takes the cursor of a consumer for the present transaction, without waiting: held, locked by another, paused, or missing.
+-- Takes the cursor of a consumer for the present transaction, without waiting: held, locked by another, or missing. One that is
+-- paused counts as locked: somebody has it in hand.
 -- p_known is where it stood a moment ago. It never goes back by itself, and without that bound a cursor that is locked would be
 -- searched for among all dead versions.
 CREATE OR REPLACE FUNCTION seqline.lock_consumer(p_name text, p_known bigint, OUT state text, OUT last_seq bigint, OUT xid text)
@@ -62,7 +50,7 @@ BEGIN
         state := CASE WHEN seqline.consumer_position(p_name) IS NULL THEN 'missing' ELSE 'locked' END;
     -- Behind the lock, which whoever pauses takes too: when they are told that it is paused, no round is under way.
     ELSIF seqline.is_paused(p_name) THEN
-        state := 'paused';
+        state := 'locked';
     ELSE
         state := 'held';
         xid := pg_current_xact_id()::text;
@@ -82,7 +70,11 @@ BEGIN
     IF length(p_why) > 1000 THEN
         PERFORM seqline.refuse_consumer('audit_why', 'the reason has more than 1000 characters', 'Name a ticket.');
     END IF;
-    PERFORM FROM seqline.event_consumer_cursors c WHERE c.name = p_name FOR UPDATE;
+    IF p_paused IS NULL THEN
+        PERFORM seqline.refuse_consumer('consumer_paused', 'paused is neither true nor false', 'Pass one of them.');
+    END IF;
+    -- Changing the row and not only locking it: a round that sees the log as it was before is refused then.
+    UPDATE seqline.event_consumer_cursors c SET updated_at = c.updated_at WHERE c.name = p_name;
     SELECT * INTO v_before FROM seqline.event_consumers e WHERE e.name = p_name FOR UPDATE;
     IF NOT FOUND THEN
         PERFORM seqline.refuse_consumer('consumer_unknown', 'there is no consumer of this name',
@@ -99,22 +91,25 @@ BEGIN
 END
 $$;
 
--- Waits until a consumer has handled an event, or all that are in the log now, and says whether it has: for whoever has appended it and
--- wants to read what comes of it. It looks again and again, so it holds its session, and the transaction has to be one in which others can be seen.
-CREATE FUNCTION seqline.wait_for(consumer text, seq bigint DEFAULT NULL, timeout interval DEFAULT interval '10 seconds') RETURNS boolean
+-- Waits until a consumer has passed a number, and says whether it has: for whoever has appended the event and wants to read what
+-- comes of it. It looks again and again, so it holds its session and a snapshot, and the transaction has to be one in which others can
+-- be seen.
+CREATE FUNCTION seqline.wait_for(consumer text, seq bigint, timeout interval DEFAULT interval '10 seconds') RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    v_seq bigint := coalesce(seq, seqline.head());
     v_end timestamptz := clock_timestamp() + timeout;
     v_pause double precision := 0.002;
     v_position bigint;
 BEGIN
-    IF timeout IS NULL OR timeout < interval '0' OR timeout > interval '5 minutes' THEN
-        PERFORM seqline.refuse_consumer('wait_for', 'timeout is not between 0 and 5 minutes',
+    IF seq IS NULL THEN
+        PERFORM seqline.refuse_consumer('wait_for', 'seq is missing: the event is not in the log',
+            'Wait after the commit of its transaction, or for all that are there: seqline.wait_for_head(consumer).');
+    ELSIF timeout IS NULL OR timeout < interval '0' OR timeout > interval '1 minute' THEN
+        PERFORM seqline.refuse_consumer('wait_for', 'timeout is not between 0 and 1 minute',
             'Wait again for what takes longer.');
     ELSIF current_setting('transaction_isolation') <> 'read committed' THEN
         PERFORM seqline.refuse_consumer('wait_for', 'the transaction sees nothing that is committed after its beginning',
@@ -125,7 +120,7 @@ BEGIN
         IF v_position IS NULL THEN
             PERFORM seqline.refuse_consumer('consumer_unknown', 'there is no consumer of this name',
                 'A consumer has a cursor when its worker has started, or when it was registered.');
-        ELSIF v_position >= v_seq THEN
+        ELSIF v_position >= seq THEN
             RETURN true;
         ELSIF clock_timestamp() >= v_end THEN
             RETURN false;
@@ -136,13 +131,31 @@ BEGIN
 END
 $$;
 
+-- The same for all that are in the log now.
+CREATE FUNCTION seqline.wait_for_head(consumer text, timeout interval DEFAULT interval '10 seconds') RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_head bigint;
+BEGIN
+    -- In a subtransaction that is undone: its locks on the log would keep retention waiting, and appends behind it.
+    BEGIN
+        v_head := seqline.head();
+        RAISE EXCEPTION USING ERRCODE = 'SQ001', MESSAGE = 'undone';
+    EXCEPTION WHEN SQLSTATE 'SQ001' THEN
+        NULL;
+    END;
+    RETURN seqline.wait_for(consumer, v_head, timeout);
+END
+$$;
+
 REVOKE ALL ON FUNCTION
     seqline.is_paused(text), seqline.consumer_positions(text[]), seqline.set_consumer_paused(text, boolean, text),
-    seqline.wait_for(text, bigint, interval)
+    seqline.wait_for(text, bigint, interval), seqline.wait_for_head(text, interval)
 FROM PUBLIC;
-GRANT SELECT ON seqline.audit_log TO seqline_app;
 GRANT EXECUTE ON FUNCTION
     seqline.consumer_positions(text[]), seqline.set_consumer_paused(text, boolean, text)
 TO seqline_app;
-GRANT EXECUTE ON FUNCTION seqline.wait_for(text, bigint, interval)
+GRANT EXECUTE ON FUNCTION seqline.wait_for(text, bigint, interval), seqline.wait_for_head(text, interval)
 TO seqline_app, seqline_producer, seqline_reader, seqline_consumer;

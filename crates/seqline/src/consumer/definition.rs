@@ -93,6 +93,7 @@ impl fmt::Debug for Consumer {
             .field("name", &self.name)
             .field("start_at", &self.start_at)
             .field("may_append", &self.may_append)
+            .field("filter", &self.filter)
             .finish_non_exhaustive()
     }
 }

@@ -38,10 +38,10 @@ pub async fn resume(
     Ok(store::consumers::set_paused(connection, name.as_str(), false, why).await?)
 }
 
-/// Waits until a consumer has handled the event with this number, and says whether it has: so that whoever has appended it reads
-/// what comes of it. At most 5 minutes.
+/// Waits until a consumer has passed the event with this number, and says whether it has: so that whoever has appended it reads
+/// what comes of it. At most a minute.
 ///
-/// It holds the connection, and needs a transaction that sees what others commit, or none.
+/// It holds the connection and a snapshot, and needs a transaction that sees what others commit, or none.
 ///
 /// ```no_run
 /// # async fn example(pool: sqlx::PgPool, id: uuid::Uuid) -> Result<(), Box<dyn std::error::Error>> {

@@ -209,7 +209,6 @@ impl Rounds<'_> {
         let held = match self.ask(store::consumers::lock(&mut round.tx, name, known)).await? {
             Lock::Held(held) => held,
             Lock::Locked => return Ok(RoundResult::LOCKED),
-            Lock::Paused => return Ok(RoundResult::PAUSED),
             Lock::Missing => return Err(RoundError::MissingCursor),
         };
         let Some(read) = self.read(&mut round.tx, held.last_seq).await? else { return Ok(RoundResult::IDLE) };
@@ -314,6 +313,15 @@ impl Rounds<'_> {
         let looking = store::read::look_after(connection, after, self.reach(), self.filter, limit);
         let Some(looked) = self.ask(looking).await? else { return Ok(None) };
         let events = self.ask(store::read::events(connection, &looked.matching)).await?;
+        // Read by a second statement: none of what was found may be gone by then.
+        if let Some((found, _)) = looked
+            .matching
+            .iter()
+            .zip(events.iter().map(|event| Some(event.seq)).chain(std::iter::repeat(None)))
+            .find(|(found, read)| Some(**found) != *read)
+        {
+            return Err(GapError { expected: *found, found: looked.last }.into());
+        }
         let full = events.len() as i64 == limit || looked.count == self.reach();
         Ok(Some(Read { first: looked.first, last: looked.last, count: looked.count, full, events }))
     }

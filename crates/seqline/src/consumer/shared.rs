@@ -59,6 +59,9 @@ impl Shared {
             let ensured = async {
                 let mut tx = lease.connection().begin_with(AssertSqlSafe(self.config.beginning())).await?;
                 store::consumers::ensure(&mut tx, &names, &starts).await?;
+                // In one order for all processes.
+                let mut consumers: Vec<_> = consumers.iter().collect();
+                consumers.sort_by_key(|consumer| consumer.name.as_str());
                 for consumer in consumers {
                     store::consumers::set_filter(&mut tx, consumer.name.as_str(), &consumer.filter).await?;
                 }

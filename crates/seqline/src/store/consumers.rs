@@ -100,8 +100,6 @@ pub(crate) enum Lock {
     Held(HeldCursor),
     /// Another transaction has it.
     Locked,
-    /// Somebody does not want a round to begin.
-    Paused,
     Missing,
 }
 
@@ -122,7 +120,6 @@ pub(crate) async fn lock(connection: &mut PgConnection, name: &str, known: i64) 
     Ok(match row.try_get(0)? {
         "held" => Lock::Held(HeldCursor { last_seq: row.try_get(1)?, xid: row.try_get(2)? }),
         "locked" => Lock::Locked,
-        "paused" => Lock::Paused,
         _ => Lock::Missing,
     })
 }

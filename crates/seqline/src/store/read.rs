@@ -141,7 +141,7 @@ pub(crate) async fn before_hole(
     sqlx::query_scalar(
         "SELECT seq FROM (SELECT seq, lead(seq) OVER (ORDER BY seq) AS next FROM seqline.event_log
                           WHERE seq >= $1 AND seq <= $2) AS e
-         WHERE next <> seq + 1 ORDER BY seq LIMIT 1",
+         WHERE next - seq <> 1 ORDER BY seq LIMIT 1",
     )
     .bind(first)
     .bind(last)

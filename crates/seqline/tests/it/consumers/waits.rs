@@ -48,8 +48,11 @@ async fn what_cannot_come_true_is_refused() {
     };
     let unknown = refused(&mut session, "nobody", Duration::ZERO).await;
     assert_eq!(unknown, "there is no consumer of this name");
-    let long = refused(&mut session, PROBE, Duration::from_secs(301)).await;
-    assert_eq!(long, "timeout is not between 0 and 5 minutes");
+    let long = refused(&mut session, PROBE, Duration::from_secs(61)).await;
+    assert_eq!(long, "timeout is not between 0 and 1 minute");
+    let uncommitted = sqlx::raw_sql("SELECT seqline.wait_for('probe', NULL)").execute(&mut session).await;
+    let said = uncommitted.unwrap_err().to_string();
+    assert!(said.contains("seq is missing: the event is not in the log"), "{said}");
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ").execute(&mut session).await.unwrap();
     let blind = refused(&mut session, PROBE, Duration::from_secs(1)).await;
     assert_eq!(blind, "the transaction sees nothing that is committed after its beginning");
@@ -63,7 +66,7 @@ async fn without_a_number_it_waits_for_all_that_is_there() {
     let bench = Bench::new(config(), plain()).await;
     append(&bench.db.producer(), 1..=2).await;
     let caught_up = async || -> bool {
-        sqlx::query_scalar("SELECT seqline.wait_for('probe', timeout => '0')")
+        sqlx::query_scalar("SELECT seqline.wait_for_head('probe', timeout => '0')")
             .fetch_one(&mut bench.db.connect(Role::Producer).await)
             .await
             .unwrap()

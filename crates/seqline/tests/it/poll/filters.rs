@@ -128,3 +128,19 @@ async fn a_hole_is_found_also_where_nothing_matches() {
     assert_eq!(refused.message, "consumer rare found a gap in the log: expected seq 5, found 7");
     assert_eq!(cursor(&db, "rare").await, 0);
 }
+
+#[tokio::test]
+async fn a_change_of_what_is_asked_for_is_recorded_and_a_beginning_is_not() {
+    let (db, mut session) = shop().await;
+    for types in ["ARRAY['rare.event']", "ARRAY['rare.event']", "ARRAY['rare.*']"] {
+        run(&mut session, &format!("SELECT seqline.register_consumer('rare', 'oldest', types => {types})"))
+            .await;
+    }
+    let audit: Vec<(String, String, serde_json::Value, serde_json::Value)> =
+        sqlx::query_as("SELECT action, subject, before -> 'types', after -> 'types' FROM seqline.audit_log")
+            .fetch_all(&db.admin())
+            .await
+            .expect("the audit can be read");
+    let types = |types: &str| serde_json::json!([types]);
+    assert_eq!(audit, [("consumer.filter".into(), "rare".into(), types("rare.event"), types("rare."))]);
+}

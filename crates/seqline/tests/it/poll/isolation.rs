@@ -188,3 +188,18 @@ async fn a_session_whose_default_is_serializable_polls_and_retries() {
     assert_eq!(poll(&mut session, "totals", 3).await, [1, 2, 3]);
     assert_eq!(poll(&mut session, "totals", 3).await, [4]);
 }
+
+#[tokio::test]
+async fn a_snapshot_from_before_a_pause_gets_no_round() {
+    let (db, mut session) = with_events(3).await;
+    for level in ["REPEATABLE READ", "SERIALIZABLE"] {
+        run(&mut session, &format!("BEGIN ISOLATION LEVEL {level}; SELECT 1")).await;
+        run(&mut db.connect(Role::App).await, "SELECT seqline.set_consumer_paused('totals', true, NULL)")
+            .await;
+        assert_eq!(poll_refused(&mut session, "totals", 10).await.sqlstate, "40001", "{level}");
+        run(&mut session, "ROLLBACK").await;
+        run(&mut db.connect(Role::App).await, "SELECT seqline.set_consumer_paused('totals', false, NULL)")
+            .await;
+    }
+    assert_eq!(poll(&mut session, "totals", 10).await, [1, 2, 3]);
+}
