@@ -314,13 +314,9 @@ impl Rounds<'_> {
         let Some(looked) = self.ask(looking).await? else { return Ok(None) };
         let events = self.ask(store::read::events(connection, &looked.matching)).await?;
         // Read by a second statement: none of what was found may be gone by then.
-        if let Some((found, _)) = looked
-            .matching
-            .iter()
-            .zip(events.iter().map(|event| Some(event.seq)).chain(std::iter::repeat(None)))
-            .find(|(found, read)| Some(**found) != *read)
-        {
-            return Err(GapError { expected: *found, found: looked.last }.into());
+        let is_there = |seq: &&i64| events.binary_search_by_key(*seq, |event| event.seq).is_ok();
+        if let Some(&expected) = looked.matching.iter().find(|seq| !is_there(seq)) {
+            return Err(GapError { expected, found: looked.last }.into());
         }
         let full = events.len() as i64 == limit || looked.count == self.reach();
         Ok(Some(Read { first: looked.first, last: looked.last, count: looked.count, full, events }))
