@@ -41,8 +41,7 @@ impl Jobs {
         let (workers, periodic) = registry.into_parts();
         let queue = queue(config);
         let builder = Client::builder(database(pool.clone(), &keys.schema)?)
-            // A listening connection less for each worker, and each NOTIFY of an append wakes all that listen. Jobs that
-            // are due now and then are found early enough by polling.
+            // A listening connection less for each worker. Jobs that are due now and then are found early enough by polling.
             .without_notifications()
             .job_timeout(keys.timeout)
             // One that does not stop is dropped before another worker can take it for lost.
