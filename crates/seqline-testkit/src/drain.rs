@@ -25,7 +25,7 @@ pub const ROUNDS_MAX: usize = 100_000;
 ///
 /// # Panics
 ///
-/// When the consumer is paused or another worker has it in hand, so that a test does not pass because nothing happened; and after
+/// When the consumer is paused or retired, waits before it tries an event again, or another worker has it in hand, so that a test does not pass because nothing happened; and after
 /// [`ROUNDS_MAX`] rounds, which is what a handler that appends for itself does.
 pub async fn drain(consumers: &Consumers, name: &ConsumerName) -> Result<usize, RoundError> {
     let mut handled = 0;
@@ -35,7 +35,13 @@ pub async fn drain(consumers: &Consumers, name: &ConsumerName) -> Result<usize, 
             Outcome::Processed => handled += round.processed,
             Outcome::Idle => return Ok(handled),
             Outcome::Locked => panic!("another worker has consumer {name} in hand: stop it before draining"),
+            Outcome::Waiting => {
+                panic!(
+                    "consumer {name} waits before it tries an event again: let its backoff be zero in tests"
+                )
+            }
             Outcome::Paused => panic!("consumer {name} is paused"),
+            outcome => panic!("no round of consumer {name} begins: it is {outcome:?}"),
         }
     }
     panic!("consumer {name} is not done after {ROUNDS_MAX} rounds: does its handler append for itself?")

@@ -89,9 +89,10 @@ async fn catch_up(consumers: &Consumers, name: &ConsumerName) -> anyhow::Result<
         let round = consumers.round(name).await.map_err(|error| anyhow::anyhow!("{error}"))?;
         match round.outcome {
             Outcome::Processed => {}
-            Outcome::Idle | Outcome::Paused => return Ok(()),
-            // Another worker is at it. What it leaves comes to us.
-            Outcome::Locked => Clock::system().sleep(Duration::from_millis(100)).await,
+            // Another worker is at it, or an event is not to be tried again yet. What is left then comes to us.
+            Outcome::Locked | Outcome::Waiting => Clock::system().sleep(Duration::from_millis(100)).await,
+            // There is nothing new, or somebody does not want it to be handled.
+            _ => return Ok(()),
         }
     }
 }

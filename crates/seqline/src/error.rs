@@ -56,13 +56,18 @@ impl DatabaseError {
     /// Whether the connection failed or was ended by the server, so that the fate of what was sent last is open.
     #[must_use]
     pub fn is_connection_failure(&self) -> bool {
-        match self.sqlstate() {
+        Self::is_of_connection(&self.0)
+    }
+
+    /// The same for what the driver reports.
+    pub(crate) fn is_of_connection(error: &sqlx::Error) -> bool {
+        match error.as_database_error().and_then(|error| error.code()) {
             Some(code) => {
                 code.starts_with("08")
-                    || matches!(code, "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04")
+                    || matches!(&*code, "57P01" | "57P02" | "57P03" | "57P05" | "25P03" | "25P04")
             }
             None => matches!(
-                self.0,
+                error,
                 sqlx::Error::Io(_)
                     | sqlx::Error::Protocol(_)
                     | sqlx::Error::Tls(_)

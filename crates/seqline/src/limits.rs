@@ -47,6 +47,15 @@ pub const MIGRATE_LOCK_RETRY: Duration = Duration::from_millis(200);
 /// why it ended.
 pub const NETWORK_MARGIN: Duration = Duration::from_secs(2);
 
+/// Lanes of a consumer. Each looks at the whole log.
+pub const LANES_MAX: u32 = 64;
+
+/// Pause between two looks whether all lanes are at the same place.
+pub const LANES_GATHER_PAUSE: Duration = Duration::from_millis(20);
+
+/// How much longer lanes wait for each other than whoever asked for it, so that they are still there when he divides them.
+pub const LANES_GATHER_MARGIN: Duration = Duration::from_secs(10);
+
 /// Values of one list of a filter: each event is compared with them.
 pub const FILTER_VALUES_MAX: usize = 100;
 

@@ -5,7 +5,9 @@ use std::fmt;
 use super::filter::{Filter, InvalidFilter};
 use super::handler::{AnyHandler, Handler};
 use super::jobs::Outlet;
+use super::lane::LaneKey;
 use super::name::ConsumerName;
+use super::policy::FailurePolicy;
 use crate::job::JobSink;
 
 /// Where a consumer starts that does not exist yet. It says nothing to one that does.
@@ -38,6 +40,9 @@ pub struct Consumer {
     pub(super) may_append: bool,
     pub(super) outlet: Option<Outlet>,
     pub(super) filter: Filter,
+    pub(super) lanes: u32,
+    pub(super) lane_key: LaneKey,
+    pub(super) policy: FailurePolicy,
 }
 
 impl Consumer {
@@ -50,6 +55,9 @@ impl Consumer {
             may_append: false,
             outlet: None,
             filter: Filter::everything(),
+            lanes: 1,
+            lane_key: LaneKey::default(),
+            policy: FailurePolicy::default(),
         }
     }
 
@@ -79,6 +87,26 @@ impl Consumer {
         Ok(self)
     }
 
+    /// What becomes of an event that cannot be handled.
+    #[must_use]
+    pub fn on_failure(mut self, policy: FailurePolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Into how many lanes the consumer is divided when it does not exist yet, 1 to [`LANES_MAX`](crate::limits::LANES_MAX), and by what.
+    /// Rounds of different lanes run at the same time, also in one process, and events of one key stay in order. Each lane looks at the
+    /// whole log, and keeps a connection of the pool busy while it works.
+    ///
+    /// It says nothing to a consumer that exists: `seqline consumers lanes` divides that anew, because it takes a moment at which all
+    /// lanes are at the same place.
+    #[must_use]
+    pub fn lanes(mut self, key: LaneKey, lanes: u32) -> Self {
+        self.lane_key = key;
+        self.lanes = lanes;
+        self
+    }
+
     /// Where the jobs go that the handler inserts with [`Round::jobs`](super::Round::jobs).
     #[must_use]
     pub fn jobs(mut self, sink: impl JobSink) -> Self {
@@ -94,6 +122,9 @@ impl fmt::Debug for Consumer {
             .field("start_at", &self.start_at)
             .field("may_append", &self.may_append)
             .field("filter", &self.filter)
+            .field("lanes", &self.lanes)
+            .field("lane_key", &self.lane_key)
+            .field("policy", &self.policy)
             .finish_non_exhaustive()
     }
 }

@@ -95,6 +95,12 @@ pub enum RoundError {
         /// The highest number in the log.
         head: i64,
     },
+    /// The event would have to be parked, and the consumer has as many parked events as the setting `parked_max_events` allows.
+    #[error("seq {seq} would have to be parked, and there are too many parked events")]
+    ParkedFull {
+        /// The event.
+        seq: i64,
+    },
     /// The consumer has no cursor: it was never ensured, or somebody removed it.
     #[error("the consumer has no cursor")]
     MissingCursor,
@@ -122,6 +128,7 @@ impl RoundError {
             Self::Jobs { .. } => "jobs",
             Self::Gap(_) => "gap",
             Self::AheadOfHead { .. } => "ahead_of_head",
+            Self::ParkedFull { .. } => "parked_full",
             Self::MissingCursor => "missing_cursor",
             Self::Commit(_) => "commit",
             Self::Database(_) => "database",
@@ -132,7 +139,10 @@ impl RoundError {
     #[must_use]
     pub fn seq(&self) -> Option<i64> {
         match self {
-            Self::Handler { seq, .. } | Self::Panicked { seq } | Self::TimedOut { seq } => Some(*seq),
+            Self::Handler { seq, .. }
+            | Self::Panicked { seq }
+            | Self::TimedOut { seq }
+            | Self::ParkedFull { seq } => Some(*seq),
             Self::Appended { first_seq, .. }
             | Self::TransactionFailed { first_seq, .. }
             | Self::NestedTransaction { first_seq, .. }
@@ -152,6 +162,34 @@ impl RoundError {
             _ => None,
         };
         job_error.filter(|error| error.is_sayable()).map(JobError::to_string)
+    }
+
+    /// Whether the event is to blame, or what the handler did with it, and not something that others would have met too: a database
+    /// that is away, or another transaction.
+    pub(super) fn is_of_event(&self) -> bool {
+        match self {
+            Self::Handler { source, .. } => {
+                !self.is_conflict() && !causes(source.as_ref()).any(is_of_surroundings)
+            }
+            Self::Jobs { source, .. } => !self.is_conflict() && !is_of_surroundings(source),
+            // What is checked at the end, such as a deferred constraint.
+            Self::Commit(CommitError::Database(error)) => {
+                !self.is_conflict() && !error.is_connection_failure()
+            }
+            Self::Panicked { .. }
+            | Self::TimedOut { .. }
+            | Self::Appended { .. }
+            | Self::TransactionFailed { .. }
+            | Self::NestedTransaction { .. }
+            | Self::TransactionEnded { .. }
+            | Self::CursorMoved { .. } => true,
+            Self::Gap(_)
+            | Self::AheadOfHead { .. }
+            | Self::ParkedFull { .. }
+            | Self::MissingCursor
+            | Self::Commit(_)
+            | Self::Database(_) => false,
+        }
     }
 
     /// Whether the round lost against another transaction and may be tried again at once: a deadlock, a lock that was not
@@ -181,6 +219,26 @@ impl RoundError {
 /// An error and what caused it.
 fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
+}
+
+/// Whether this error says that the connection is gone, or that the queue is not as it should be.
+fn is_of_surroundings(error: &(dyn Error + 'static)) -> bool {
+    match error.downcast_ref() {
+        Some(JobError::Database(error)) => return error.is_connection_failure(),
+        Some(
+            JobError::Invalid(_)
+            | JobError::TooMany
+            | JobError::Incomplete { .. }
+            | JobError::Client(_)
+            | JobError::Sink(_),
+        )
+        | None => {}
+        Some(_) => return true,
+    }
+    if let Some(error) = error.downcast_ref::<DatabaseError>() {
+        return error.is_connection_failure();
+    }
+    error.downcast_ref().is_some_and(DatabaseError::is_of_connection)
 }
 
 /// What PostgreSQL said, wherever it is in the causes of an error.

@@ -22,7 +22,8 @@ pub type HandlerError = Box<dyn Error + Send + Sync>;
 /// at any moment. That holds for what is in the transaction and for nothing else: whatever must happen elsewhere is handed
 /// on as a row that something else picks up.
 ///
-/// - An error rolls the whole round back. The event comes again; later events wait. So does a panic, and a handler that
+/// - An error rolls the whole round back. The event comes again; later events wait, unless the consumer
+///   [parks](super::FailurePolicy::Park). So does a panic, and a handler that
 ///   takes longer than [`event_timeout`](super::ConsumerConfig::event_timeout).
 /// - The same event can be handed over again, also without an error in sight, when a round was rolled back for another
 ///   reason. Nothing that is kept in memory may depend on it.
@@ -61,6 +62,7 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Round<'t> {
     pub(super) tx: PgTransaction<'t>,
     pub(super) consumer: &'t ConsumerName,
+    pub(super) lane: u32,
     pub(super) jobs: RoundJobs<'t>,
 }
 
@@ -84,6 +86,12 @@ impl<'t> Round<'t> {
     #[must_use]
     pub fn consumer(&self) -> &ConsumerName {
         self.consumer
+    }
+
+    /// In which lane it is, from 0.
+    #[must_use]
+    pub fn lane(&self) -> u32 {
+        self.lane
     }
 }
 

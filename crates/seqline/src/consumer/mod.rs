@@ -25,7 +25,9 @@
 //! # What to know
 //!
 //! - A new consumer starts at the head: it gets what is committed after it was first run. See [`StartAt`].
-//! - A consumer that fails stalls, visibly, and never skips an event by itself. The others go on.
+//! - A consumer that fails stalls, visibly, and never skips an event by itself. The others go on. One that is declared so parks the event
+//!   instead: see [`FailurePolicy`].
+//! - One consumer can be divided into lanes that work at the same time: see [`Consumer::lanes`].
 //! - Several processes may run the same consumers; one of them works on each at a time. More of them need no configuration.
 //! - A worker needs the rights of `seqline_app`.
 //! - From other languages, call `seqline.poll(consumer, max_events)` in a transaction of your own.
@@ -34,8 +36,8 @@
 //!
 //! # Modules
 //!
-//! `plan` decides what a round may do with what it has read, and nothing else; `round` is the transaction; `worker` decides
-//! when the next round is due; `runner` holds them together.
+//! `plan` decides what a round may do with what it has read, and `policy` what becomes of an event that failed, and nothing else;
+//! `round` is the transaction; `worker` decides when the next round of a lane is due; `lanes` and `runner` hold them together.
 
 mod config;
 mod definition;
@@ -43,9 +45,13 @@ mod error;
 mod filter;
 mod handler;
 mod jobs;
+mod lane;
+mod lanes;
+mod marks;
 mod name;
 mod operate;
 mod plan;
+mod policy;
 mod round;
 mod runner;
 mod shared;
@@ -58,9 +64,15 @@ pub use error::{ConsumersError, EnsureError, RegistrationError, RoundError};
 pub use filter::{Filter, InvalidFilter};
 pub use handler::{Handler, HandlerError, Round};
 pub use jobs::RoundJobs;
+pub use lane::LaneKey;
 pub use name::{ConsumerName, InvalidConsumerName};
-pub use operate::{OperateError, pause, resume, wait_for};
+pub use operate::{
+    Acknowledged, Division, Mode, OperateError, ParkedChange, Replay, Retirement, Rewind, Skip, Target,
+    acknowledge, discard_parked, divide, pause, replay, resume, retire, retry_parked, rewind, skip, wait_for,
+};
 pub use plan::{LostRange, PlanError, RoundPlan, Scan, plan_round};
+pub use policy::FailurePolicy;
+pub(crate) use policy::Mark;
 pub use round::{Outcome, RoundResult};
 pub use runner::{CONSUMER_WAKE_APPLICATION_NAME, Consumers};
 pub use state::{ConsumerState, Failure, states};

@@ -1,6 +1,6 @@
 //! The consumers of a process: which there are, and running them.
 //!
-//! One task for each consumer, and one listening connection for all of them.
+//! One task for each lane of each consumer, and one listening connection for all of them.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -15,13 +15,15 @@ use tokio_util::sync::CancellationToken;
 use super::config::ConsumerConfig;
 use super::definition::Consumer;
 use super::error::{ConsumersError, EnsureError, RegistrationError, RoundError};
+use super::lanes::Lanes;
+use super::marks::Marks;
 use super::name::ConsumerName;
 use super::round::{Known, RoundResult};
 use super::shared::Shared;
-use super::worker::Worker;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::listen::Listener;
+use crate::store::consumers::Division;
 
 /// The application name of the connection that wakes consumers.
 pub const CONSUMER_WAKE_APPLICATION_NAME: &str = "seqline-consumer-wake";
@@ -46,12 +48,12 @@ pub struct Consumers {
 }
 
 impl Consumers {
-    /// No consumer yet. Rounds take their connections from `pool`: one for each consumer that works at the same time. The
+    /// No consumer yet. Rounds take their connections from `pool`: one for each lane that works at the same time. The
     /// listening connection is its own, made with `listen`: with a pooler in between this one goes to the server itself.
     #[must_use]
     pub fn new(pool: PgPool, listen: PgConnectOptions, config: ConsumerConfig, clock: Clock) -> Self {
         Self {
-            shared: Arc::new(Shared { pool, config, clock }),
+            shared: Arc::new(Shared { pool, config, clock, marks: Marks::default() }),
             consumers: Vec::new(),
             listen: listen.application_name(CONSUMER_WAKE_APPLICATION_NAME),
             listening: watch::Sender::new(false),
@@ -84,10 +86,10 @@ impl Consumers {
     ///
     /// [`EnsureError`] when one of them cannot be made.
     pub async fn ensure(&self) -> Result<(), EnsureError> {
-        self.shared.ensure(&self.consumers).await
+        self.shared.ensure(&self.consumers).await.map(drop)
     }
 
-    /// One round of one consumer, now. For tests, and for programs that decide themselves when to work; a running worker does
+    /// One round of one consumer, now; of its lanes the one that is furthest behind. For tests, and for programs that decide themselves when to work; a running worker does
     /// not mind.
     ///
     /// Dropping the future rolls the round back, unless its COMMIT was already sent.
@@ -103,7 +105,7 @@ impl Consumers {
         let consumer = self
             .find(name)
             .unwrap_or_else(|| panic!("consumer {name} has to be registered before its rounds"));
-        Box::pin(self.shared.rounds(consumer).run(Known::Nothing)).await
+        Box::pin(self.shared.rounds(consumer, None).run(Known::Nothing)).await
     }
 
     /// Ensures the cursors and then runs all consumers until `stop` is cancelled. From then on no round begins; those that run
@@ -118,17 +120,15 @@ impl Consumers {
     /// [`ConsumersError::Ended`] is a bug: the process should end with it, so
     /// that nobody believes that the consumer still works. A failing round is not an error here.
     pub async fn run(self, stop: CancellationToken) -> Result<(), ConsumersError> {
-        if !self.ensured(&stop).await? {
-            return Ok(());
-        }
-        let wakes: Vec<Arc<Notify>> = self.consumers.iter().map(|_| Arc::default()).collect();
+        let Some(divisions) = self.ensured(&stop).await? else { return Ok(()) };
         let mut tasks = JoinSet::new();
         let mut names = HashMap::new();
-        for (consumer, wake) in self.consumers.iter().zip(&wakes) {
-            let (shared, consumer) = (self.shared.clone(), consumer.clone());
-            let name = consumer.name.clone();
-            let worker = Worker { shared, consumer, wake: wake.clone(), stop: stop.clone() };
-            names.insert(tasks.spawn(worker.run()).id(), name);
+        let mut lanes = Vec::new();
+        for consumer in &self.consumers {
+            let of_consumer = Arc::new(Lanes::new(divided(consumer, &divisions)));
+            let task = of_consumer.clone().run(self.shared.clone(), consumer.clone(), stop.clone());
+            names.insert(tasks.spawn(task).id(), consumer.name.clone());
+            lanes.push(of_consumer);
         }
         let config = &self.shared.config;
         let commits = Notify::new();
@@ -148,20 +148,20 @@ impl Consumers {
                 Ok(())
             }
             never = Box::pin(listener.run(&commits, &self.listening)) => match never {},
-            never = wake_all(&commits, &wakes) => match never {},
-            never = Box::pin(self.poll(&wakes)) => match never {},
+            never = wake_all(&commits, &lanes) => match never {},
+            never = Box::pin(self.poll(&lanes)) => match never {},
         }
     }
 
-    /// Ensures the cursors, however long the database is away; false when the stop came first.
-    async fn ensured(&self, stop: &CancellationToken) -> Result<bool, EnsureError> {
+    /// Ensures the cursors, however long the database is away; `None` when the stop came first.
+    async fn ensured(&self, stop: &CancellationToken) -> Result<Option<Vec<Division>>, EnsureError> {
         let config = &self.shared.config;
         let mut backoff = Backoff::new(config.poll_interval, config.failure_backoff_cap);
         let mut outage_logged = false;
         loop {
             let ensured = tokio::select! {
-                ensured = self.ensure() => ensured,
-                () = stop.cancelled() => return Ok(false),
+                ensured = self.shared.ensure(&self.consumers) => ensured,
+                () = stop.cancelled() => return Ok(None),
             };
             match ensured {
                 Err(error) if error.is_retryable() => {
@@ -169,27 +169,36 @@ impl Consumers {
                         tracing::warn!(error = %error, "event consumers cannot begin, trying again");
                     }
                 }
-                ensured => return ensured.map(|()| true),
+                ensured => return ensured.map(Some),
             }
             tokio::select! {
-                () = stop.cancelled() => return Ok(false),
+                () = stop.cancelled() => return Ok(None),
                 () = self.shared.clock.sleep(backoff.next(fastrand::f64())) => {}
             }
         }
     }
 
-    /// Wakes those who are behind, every poll interval. NOTIFY only makes it faster.
-    async fn poll(&self, wakes: &[Arc<Notify>]) -> Infallible {
+    /// Wakes those who have something to do, every poll interval, and learns how many lanes there are. NOTIFY only makes it faster.
+    async fn poll(&self, lanes: &[Arc<Lanes>]) -> Infallible {
         let names: Vec<&str> = self.consumers.iter().map(|consumer| consumer.name.as_str()).collect();
         loop {
             self.shared.clock.sleep(self.shared.config.poll_interval).await;
-            match self.shared.not_at_head(&names).await {
-                Ok(behind) => {
-                    let behind = names.iter().zip(wakes).filter(|(name, _)| behind.contains(name));
-                    behind.for_each(|(_, wake)| wake.notify_one());
+            let positions = self.shared.positions(&names).await;
+            for (name, lanes) in names.iter().zip(lanes) {
+                match &positions {
+                    Ok(positions) => {
+                        let of_consumer = || positions.iter().filter(|at| at.name == *name);
+                        if let Some(at) = of_consumer().next() {
+                            lanes.set_count(at.lanes);
+                        } else {
+                            // One without a cursor finds that out by itself. So does one that is paused: it says so.
+                            lanes.wake(0);
+                        }
+                        of_consumer().filter(|at| !at.is_done()).for_each(|at| lanes.wake(at.lane));
+                    }
+                    // They find out what is wrong, and say it.
+                    Err(_) => lanes.wake_all(),
                 }
-                // They find out what is wrong, and say it.
-                Err(_) => wakes.iter().for_each(|wake| wake.notify_one()),
             }
         }
     }
@@ -223,10 +232,30 @@ async fn ended(
     Ok(())
 }
 
-/// Passes wake-ups on to everybody. Each remembers one.
-async fn wake_all(commits: &Notify, wakes: &[Arc<Notify>]) -> Infallible {
+/// Passes wake-ups on to everybody.
+async fn wake_all(commits: &Notify, lanes: &[Arc<Lanes>]) -> Infallible {
     loop {
         commits.notified().await;
-        wakes.iter().for_each(|wake| wake.notify_one());
+        lanes.iter().for_each(|lanes| lanes.wake_all());
     }
+}
+
+/// How many lanes a consumer has: what the database says counts, for all programs that work on it.
+fn divided(consumer: &Consumer, divisions: &[Division]) -> u32 {
+    let name = consumer.name.as_str();
+    let Some(division) = divisions.iter().find(|division| division.name == name) else {
+        return consumer.lanes;
+    };
+    let (lanes, key) = (division.lanes, division.lane_key.as_str());
+    if (lanes, key) != (consumer.lanes, consumer.lane_key.as_str()) {
+        tracing::warn!(
+            consumer = name,
+            lanes,
+            key,
+            declared_lanes = consumer.lanes,
+            declared_key = consumer.lane_key.as_str(),
+            "event consumer has other lanes than its program says"
+        );
+    }
+    lanes
 }

@@ -1,4 +1,4 @@
-//! The task of one consumer: when its next round is due, and what is said about the last.
+//! The task of one lane of a consumer: when its next round is due, and what is said about the last.
 //!
 //! A consumer works when it is woken, by a commit or because a poll found it behind; after a full round it goes on at once.
 //! After a failure it pauses, longer each time, and a wake-up does not shorten that: what failed a moment ago fails again.
@@ -9,6 +9,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::Notify;
@@ -16,17 +17,22 @@ use tokio_util::sync::CancellationToken;
 
 use super::definition::Consumer;
 use super::error::RoundError;
+use super::lanes::Lanes;
+use super::policy::FailurePolicy;
 use super::round::{Known, Outcome, RoundResult, discard};
 use super::shared::Shared;
 use crate::backoff::Backoff;
 use crate::deadline::{Lease, within};
 use crate::error::DatabaseError;
 use crate::store;
+use crate::store::consumers::Standing;
 
-/// The task of one consumer.
+/// The task of one lane of a consumer.
 pub(super) struct Worker {
     pub(super) shared: Arc<Shared>,
     pub(super) consumer: Arc<Consumer>,
+    pub(super) lane: u32,
+    pub(super) lanes: Arc<Lanes>,
     pub(super) wake: Arc<Notify>,
     pub(super) stop: CancellationToken,
 }
@@ -40,8 +46,8 @@ struct Said {
     /// In the log, since the last success: with what it fails, and why if that can be said. Each is said once, since another
     /// kind is another thing to know.
     failures: Vec<(&'static str, Option<String>)>,
-    /// In the log: that it is paused.
-    paused: bool,
+    /// In the log: that it is paused or retired.
+    standing: Standing,
     /// In the table of failures. Unknown at first: a process before this one may have recorded a failure.
     recorded: Option<Record>,
 }
@@ -59,8 +65,10 @@ enum Next {
     Round(Known),
     /// One when somebody wakes the consumer. `settled` unless another worker was at it.
     Wake { settled: bool },
-    /// One after a pause.
+    /// One after a pause, which is longer each time.
     Pause,
+    /// One when an event may be tried again.
+    Wait(Duration),
 }
 
 impl Worker {
@@ -97,23 +105,33 @@ impl Worker {
                     }
                 }
                 Next::Pause => {
-                    tokio::select! {
-                        () = self.stop.cancelled() => {}
-                        () = self.shared.clock.sleep(backoff.next(fastrand::f64())) => {}
-                    }
+                    self.sleep(backoff.next(fastrand::f64())).await;
+                }
+                Next::Wait(pause) => {
+                    backoff.reset();
+                    self.sleep(pause).await;
                 }
             }
         }
     }
 
+    async fn sleep(&self, pause: Duration) {
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = self.shared.clock.sleep(pause) => {}
+        }
+    }
+
     /// One round, and what is to be said about it.
     async fn work(&self, said: &mut Said, known: Known) -> Next {
-        match Box::pin(self.shared.rounds(&self.consumer).run(known)).await {
+        match Box::pin(self.shared.rounds(&self.consumer, Some(self.lane)).run(known)).await {
             Ok(result) => {
                 self.succeeded(said, result).await;
-                match result.last_seq.filter(|_| result.full) {
-                    Some(last_seq) => Next::Round(Known::Position(last_seq)),
-                    None => Next::Wake { settled: result.outcome != Outcome::Locked },
+                match (result.wait, result.full, result.last_seq) {
+                    (Some(pause), ..) => Next::Wait(pause),
+                    (None, true, Some(last_seq)) => Next::Round(Known::Position(last_seq)),
+                    (None, true, None) => Next::Round(Known::Nothing),
+                    (None, false, _) => Next::Wake { settled: result.outcome != Outcome::Locked },
                 }
             }
             Err(error) => {
@@ -128,28 +146,53 @@ impl Worker {
                     self.start_anew().await;
                 }
                 self.note(said, error.error_type(), error.seq(), error.reason()).await;
-                Next::Pause
+                // Its mark says when the event is tried again.
+                match self.consumer.policy {
+                    FailurePolicy::Park { .. } if error.is_of_event() => Next::Round(Known::Nothing),
+                    _ => Next::Pause,
+                }
             }
         }
     }
 
     async fn succeeded(&self, said: &mut Said, result: RoundResult) {
         let consumer = self.consumer.name.as_str();
-        if result.outcome == Outcome::Locked {
+        let lane = self.lane_to_say();
+        if matches!(result.outcome, Outcome::Locked | Outcome::Waiting) {
             return;
         }
-        let paused = result.outcome == Outcome::Paused;
-        match (std::mem::replace(&mut said.paused, paused), paused) {
-            (false, true) => tracing::warn!(consumer, "event consumer is paused"),
-            (true, false) => tracing::info!(consumer, "event consumer goes on"),
-            _ => {}
+        let standing = match result.outcome {
+            Outcome::Paused => Standing::Paused,
+            Outcome::Retired => Standing::Retired,
+            _ => Standing::Active,
+        };
+        // Of all lanes one says it.
+        if std::mem::replace(&mut said.standing, standing) != standing && self.lane == 0 {
+            match standing {
+                Standing::Paused => tracing::warn!(consumer, "event consumer is paused"),
+                Standing::Retired => tracing::warn!(consumer, "event consumer is retired"),
+                Standing::Active => tracing::info!(consumer, "event consumer goes on"),
+            }
         }
-        if paused {
+        if standing != Standing::Active {
             return;
+        }
+        if result.parked > 0 {
+            tracing::warn!(consumer, lane, seq = result.last_seq, "event consumer parked an event");
+        }
+        if result.behind > 0 {
+            tracing::debug!(
+                consumer,
+                lane,
+                seq = result.last_seq,
+                count = result.behind,
+                "event consumer parked events behind others of their keys"
+            );
         }
         if let Some(lost) = result.lost {
             tracing::error!(
                 consumer,
+                lane,
                 seq = lost.to + 1,
                 lost_from = lost.from,
                 lost_to = lost.to,
@@ -157,7 +200,7 @@ impl Worker {
             );
         }
         if !std::mem::take(&mut said.failures).is_empty() {
-            tracing::info!(consumer, "event consumer recovered");
+            tracing::info!(consumer, lane, "event consumer recovered");
         }
         self.record(said, Record::Recovered).await;
     }
@@ -174,7 +217,15 @@ impl Worker {
         if said.failures.len() < SAID_FAILURES_MAX && !said.failures.contains(&failure) {
             let reason = &failure.1;
             let consumer = self.consumer.name.as_str();
-            tracing::error!(consumer, seq, "error.type" = error_type, reason, "event consumer round failed");
+            let lane = self.lane_to_say();
+            tracing::error!(
+                consumer,
+                lane,
+                seq,
+                "error.type" = error_type,
+                reason,
+                "event consumer round failed"
+            );
             said.failures.push(failure);
         }
         tokio::select! {
@@ -184,10 +235,15 @@ impl Worker {
         }
     }
 
+    /// The lane, if there is another one.
+    fn lane_to_say(&self) -> Option<u32> {
+        (self.lanes.count() > 1).then_some(self.lane)
+    }
+
     /// A consumer whose cursor is gone is a new one.
     async fn start_anew(&self) {
         match self.shared.ensure(std::slice::from_ref(&self.consumer)).await {
-            Ok(()) => tracing::error!(
+            Ok(_) => tracing::error!(
                 consumer = self.consumer.name.as_str(),
                 start_at = %self.consumer.start_at,
                 "event consumer had no cursor, it was made anew"
@@ -210,9 +266,12 @@ impl Worker {
         let written = within(config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.shared.pool).await?;
             match record {
-                Record::Recovered => store::consumers::record_recovery(lease.connection(), name).await?,
+                Record::Recovered => {
+                    store::consumers::record_recovery(lease.connection(), name, self.lane).await?
+                }
                 Record::Failing { error_type, seq } => {
-                    store::consumers::record_failure(lease.connection(), name, error_type, seq).await?;
+                    store::consumers::record_failure(lease.connection(), name, self.lane, error_type, seq)
+                        .await?;
                 }
             }
             lease.done();

@@ -1,10 +1,9 @@
-//! Cursors of consumers, their failures and their losses.
+//! Rounds of consumers: cursors, failures and losses.
 
 use std::time::Duration;
 
 use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
-use time::OffsetDateTime;
 
 use crate::consumer::Filter;
 
@@ -31,21 +30,51 @@ pub(crate) fn beginning(
     )
 }
 
-/// Makes sure that workers' consumers exist, all or none. A new one stands where `starts` says.
+/// A consumer that is to exist.
+pub(crate) struct NewConsumer<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) start_at: String,
+    pub(crate) lanes: u32,
+    pub(crate) lane_key: &'static str,
+}
+
+/// How a consumer is divided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Division {
+    pub(crate) name: String,
+    pub(crate) lanes: u32,
+    pub(crate) lane_key: String,
+}
+
+/// Makes sure that workers' consumers exist, all or none, and says how they are divided. A new one stands where it shall start.
 pub(crate) async fn ensure(
     connection: &mut PgConnection,
-    names: &[&str],
-    starts: &[String],
-) -> Result<(), sqlx::Error> {
-    sqlx::query(
-        "SELECT seqline.ensure_consumer(c.name, 'worker', c.start_at)
-         FROM unnest($1::text[], $2::text[]) AS c (name, start_at) ORDER BY c.name",
+    consumers: &[NewConsumer<'_>],
+) -> Result<Vec<Division>, sqlx::Error> {
+    let rows = sqlx::query(
+        "SELECT n.name, n.lanes, n.lane_key,
+                seqline.ensure_consumer(n.name, 'worker', n.start_at, n.lanes, n.lane_key)
+         FROM unnest($1::text[], $2::text[], $3::int[], $4::text[]) AS n (name, start_at, lanes, lane_key) ORDER BY n.name",
     )
-    .bind(names)
-    .bind(starts)
-    .execute(connection)
-    .await
-    .map(drop)
+    .bind(consumers.iter().map(|consumer| consumer.name).collect::<Vec<_>>())
+    .bind(consumers.iter().map(|consumer| consumer.start_at.as_str()).collect::<Vec<_>>())
+    .bind(consumers.iter().map(|consumer| consumer.lanes.min(i32::MAX as u32) as i32).collect::<Vec<_>>())
+    .bind(consumers.iter().map(|consumer| consumer.lane_key).collect::<Vec<_>>())
+    .fetch_all(&mut *connection)
+    .await?;
+    let names: Vec<&str> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    let rows = sqlx::query("SELECT name, lanes, lane_key FROM seqline.event_consumers WHERE name = ANY ($1)")
+        .bind(names)
+        .fetch_all(connection)
+        .await?;
+    rows.iter()
+        .map(|row| Ok(Division { name: row.try_get(0)?, lanes: lanes(row, 1)?, lane_key: row.try_get(2)? }))
+        .collect()
+}
+
+/// A number of lanes, or of one.
+fn lanes(row: &PgRow, column: usize) -> Result<u32, sqlx::Error> {
+    Ok(row.try_get::<i32, _>(column)?.unsigned_abs())
 }
 
 /// Writes down what a consumer asks for, if that is something else than before.
@@ -65,13 +94,35 @@ pub(crate) async fn set_filter(
         .map(drop)
 }
 
-/// Where a consumer stands and where the log ends.
+/// Whether rounds of a consumer may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Standing {
+    #[default]
+    Active,
+    Paused,
+    Retired,
+}
+
+/// Where a lane of a consumer stands and how far it has to go.
 pub(crate) struct Position {
     pub(crate) name: String,
+    pub(crate) lane: u32,
+    /// How many the consumer has.
+    pub(crate) lanes: u32,
     pub(crate) last_seq: i64,
+    /// The head, or less for one that shall not go so far.
+    pub(crate) goal: i64,
     pub(crate) head: i64,
-    /// Whether no round of it is to begin.
-    pub(crate) paused: bool,
+    pub(crate) standing: Standing,
+    /// Whether a parked event is to be tried.
+    pub(crate) due: bool,
+}
+
+impl Position {
+    /// Whether a round would find nothing.
+    pub(crate) fn is_done(&self) -> bool {
+        self.last_seq >= self.goal && self.last_seq <= self.head && !self.due
+    }
 }
 
 /// The positions of consumers, without any lock. Those without a cursor are left out.
@@ -79,17 +130,27 @@ pub(crate) async fn positions(
     connection: &mut PgConnection,
     names: &[&str],
 ) -> Result<Vec<Position>, sqlx::Error> {
-    let rows = sqlx::query("SELECT name, last_seq, head, paused FROM seqline.consumer_positions($1)")
-        .bind(names)
-        .fetch_all(connection)
-        .await?;
+    let rows = sqlx::query(
+        "SELECT name, lane, lanes, last_seq, goal, head, state, due FROM seqline.consumer_positions($1)",
+    )
+    .bind(names)
+    .fetch_all(connection)
+    .await?;
     rows.iter()
         .map(|row| {
             Ok(Position {
                 name: row.try_get(0)?,
-                last_seq: row.try_get(1)?,
-                head: row.try_get(2)?,
-                paused: row.try_get(3)?,
+                lane: lanes(row, 1)?,
+                lanes: lanes(row, 2)?,
+                last_seq: row.try_get(3)?,
+                goal: row.try_get(4)?,
+                head: row.try_get(5)?,
+                standing: match row.try_get(6)? {
+                    "paused" => Standing::Paused,
+                    "retired" => Standing::Retired,
+                    _ => Standing::Active,
+                },
+                due: row.try_get(7)?,
             })
         })
         .collect()
@@ -103,22 +164,52 @@ pub(crate) enum Lock {
     Missing,
 }
 
-/// A cursor that this transaction has.
+/// A cursor that this transaction has, and what does not change as long as it has it.
 pub(crate) struct HeldCursor {
+    pub(crate) lane: u32,
     pub(crate) last_seq: i64,
+    /// After which number reading begins: further than the cursor when what follows is to be left out.
+    pub(crate) from: i64,
+    /// The last number that the round may pass.
+    pub(crate) stop: i64,
+    pub(crate) lanes: u32,
+    pub(crate) lane_key: String,
+    /// Whether the consumer has parked events.
+    pub(crate) has_parked: bool,
+    /// A parked event that is to be tried.
+    pub(crate) due: Option<i64>,
     /// The transaction, as PostgreSQL names it.
-    xid: String,
+    pub(crate) xid: String,
 }
 
-/// Locks the cursor without waiting. `known` is where it stood a moment ago.
-pub(crate) async fn lock(connection: &mut PgConnection, name: &str, known: i64) -> Result<Lock, sqlx::Error> {
-    let row = sqlx::query("SELECT state, last_seq, xid FROM seqline.lock_consumer($1, $2)")
-        .bind(name)
-        .bind(known)
-        .fetch_one(connection)
-        .await?;
+/// Locks the cursor of a lane without waiting. `known` is where it stood a moment ago.
+pub(crate) async fn lock(
+    connection: &mut PgConnection,
+    name: &str,
+    lane: u32,
+    known: i64,
+) -> Result<Lock, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT state, last_seq, from_seq, stop_seq, lanes, lane_key, has_parked, due_seq, xid
+         FROM seqline.lock_consumer($1, $2, $3)",
+    )
+    .bind(name)
+    .bind(lane as i32)
+    .bind(known)
+    .fetch_one(connection)
+    .await?;
     Ok(match row.try_get(0)? {
-        "held" => Lock::Held(HeldCursor { last_seq: row.try_get(1)?, xid: row.try_get(2)? }),
+        "held" => Lock::Held(HeldCursor {
+            lane,
+            last_seq: row.try_get(1)?,
+            from: row.try_get(2)?,
+            stop: row.try_get::<Option<i64>, _>(3)?.unwrap_or(i64::MAX),
+            lanes: lanes(&row, 4)?,
+            lane_key: row.try_get(5)?,
+            has_parked: row.try_get(6)?,
+            due: row.try_get(7)?,
+            xid: row.try_get(8)?,
+        }),
         "locked" => Lock::Locked,
         _ => Lock::Missing,
     })
@@ -151,20 +242,26 @@ pub(crate) async fn advance(
     new_last_seq: i64,
     may_append: bool,
 ) -> Result<Advance, sqlx::Error> {
-    let row = sqlx::query("SELECT seqline.advance_consumer($1, $2, $3, $4, $5)")
+    let row = sqlx::query("SELECT seqline.advance_consumer($1, $2, $3, $4, $5, $6)")
         .bind(name)
+        .bind(held.lane as i32)
         .bind(held.last_seq)
         .bind(new_last_seq)
         .bind(&held.xid)
         .bind(may_append)
         .fetch_one(connection)
         .await?;
-    Ok(match row.try_get(0)? {
+    Ok(advance_of(row.try_get(0)?))
+}
+
+/// What a function that ends a round says.
+pub(super) fn advance_of(said: &str) -> Advance {
+    match said {
         "advanced" => Advance::Advanced,
         "transaction_ended" => Advance::TransactionEnded,
         "appended" => Advance::Appended,
         _ => Advance::CursorMoved,
-    })
+    }
 }
 
 pub(crate) async fn record_loss(
@@ -185,12 +282,13 @@ pub(crate) async fn record_loss(
 pub(crate) async fn record_failure(
     connection: &mut PgConnection,
     name: &str,
+    lane: u32,
     error_type: &str,
     seq: Option<i64>,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "INSERT INTO seqline.event_consumer_failures AS f (name, error_type, seq) VALUES ($1, $2, $3)
-         ON CONFLICT (name) DO UPDATE
+        "INSERT INTO seqline.event_consumer_failures AS f (name, lane, error_type, seq) VALUES ($1, $2, $3, $4)
+         ON CONFLICT (name, lane) DO UPDATE
          SET error_type = excluded.error_type, seq = excluded.seq, recovered_at = NULL,
              -- The same one again, seen by another process, began when it began.
              failed_at = CASE WHEN f.recovered_at IS NULL AND f.error_type = excluded.error_type
@@ -198,6 +296,7 @@ pub(crate) async fn record_failure(
                               THEN f.failed_at ELSE now() END",
     )
     .bind(name)
+    .bind(lane as i32)
     .bind(error_type)
     .bind(seq)
     .execute(connection)
@@ -206,106 +305,18 @@ pub(crate) async fn record_failure(
 }
 
 /// Writes nothing when there is nothing to recover from.
-pub(crate) async fn record_recovery(connection: &mut PgConnection, name: &str) -> Result<(), sqlx::Error> {
+pub(crate) async fn record_recovery(
+    connection: &mut PgConnection,
+    name: &str,
+    lane: u32,
+) -> Result<(), sqlx::Error> {
     sqlx::query(
-        "UPDATE seqline.event_consumer_failures f SET recovered_at = now() WHERE f.name = $1 AND f.recovered_at IS NULL",
+        "UPDATE seqline.event_consumer_failures f SET recovered_at = now()
+         WHERE f.name = $1 AND f.lane = $2 AND f.recovered_at IS NULL",
     )
     .bind(name)
+    .bind(lane as i32)
     .execute(connection)
     .await
     .map(drop)
-}
-
-/// Pauses a consumer or lets it go on, and says whether that changed anything.
-pub(crate) async fn set_paused(
-    connection: &mut PgConnection,
-    name: &str,
-    paused: bool,
-    why: Option<&str>,
-) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar("SELECT seqline.set_consumer_paused($1, $2, $3)")
-        .bind(name)
-        .bind(paused)
-        .bind(why)
-        .fetch_one(connection)
-        .await
-}
-
-/// Waits until a consumer has passed a number, and says whether it has.
-pub(crate) async fn wait_for(
-    connection: &mut PgConnection,
-    name: &str,
-    seq: i64,
-    timeout: Duration,
-) -> Result<bool, sqlx::Error> {
-    sqlx::query_scalar("SELECT seqline.wait_for($1, $2, make_interval(secs => $3))")
-        .bind(name)
-        .bind(seq)
-        .bind(timeout.as_secs_f64())
-        .fetch_one(connection)
-        .await
-}
-
-/// A consumer as the tables have it.
-pub(crate) struct ConsumerRow {
-    pub(crate) name: String,
-    pub(crate) kind: String,
-    pub(crate) last_seq: i64,
-    pub(crate) updated_at: OffsetDateTime,
-    pub(crate) head_seq: i64,
-    pub(crate) lost: i64,
-    pub(crate) paused_at: Option<OffsetDateTime>,
-    pub(crate) failure: Option<FailureRow>,
-}
-
-pub(crate) struct FailureRow {
-    pub(crate) error_type: String,
-    pub(crate) seq: Option<i64>,
-    pub(crate) failed_at: OffsetDateTime,
-    pub(crate) recovered_at: Option<OffsetDateTime>,
-}
-
-/// All consumers and the head, in one look.
-pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<ConsumerRow>, sqlx::Error> {
-    let rows = sqlx::query(
-        "SELECT e.name, e.kind, c.last_seq, c.updated_at, (SELECT seqline.head()),
-                (SELECT coalesce(sum(l.lost_to - l.lost_from + 1), 0)::bigint FROM seqline.lost_ranges l
-                 WHERE l.consumer = e.name),
-                f.error_type, f.seq, f.failed_at, f.recovered_at,
-                -- An older schema has none.
-                (to_jsonb(e) ->> 'paused_at')::timestamptz
-         FROM seqline.event_consumers e
-         CROSS JOIN LATERAL (
-             SELECT k.last_seq, k.updated_at FROM seqline.event_consumer_cursors k
-             WHERE k.name = e.name ORDER BY k.last_seq DESC LIMIT 1
-         ) c
-         LEFT JOIN seqline.event_consumer_failures f ON f.name = e.name
-         ORDER BY e.name",
-    )
-    .fetch_all(connection)
-    .await?;
-    rows.iter().map(decode).collect()
-}
-
-fn decode(row: &PgRow) -> Result<ConsumerRow, sqlx::Error> {
-    let error_type: Option<String> = row.try_get(6)?;
-    let failure = match error_type {
-        None => None,
-        Some(error_type) => Some(FailureRow {
-            error_type,
-            seq: row.try_get(7)?,
-            failed_at: row.try_get(8)?,
-            recovered_at: row.try_get(9)?,
-        }),
-    };
-    Ok(ConsumerRow {
-        name: row.try_get(0)?,
-        kind: row.try_get(1)?,
-        last_seq: row.try_get(2)?,
-        updated_at: row.try_get(3)?,
-        head_seq: row.try_get(4)?,
-        lost: row.try_get(5)?,
-        paused_at: row.try_get(10)?,
-        failure,
-    })
 }

@@ -4,10 +4,13 @@
 //! or logs.
 
 pub(crate) mod append;
+pub(crate) mod consumer_views;
 pub(crate) mod consumers;
 pub(crate) mod jobs;
 pub(crate) mod listen;
 pub(crate) mod migrations;
+pub(crate) mod operate;
+pub(crate) mod parking;
 pub(crate) mod partitions;
 pub(crate) mod read;
 pub(crate) mod river;

@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::consumers::HeldCursor;
 use crate::consumer::Filter;
 use crate::event::{StoredEvent, StoredPayload};
 
@@ -77,7 +78,7 @@ pub(crate) struct Looked {
     pub(crate) matching: Vec<i64>,
 }
 
-/// Looks at up to `scan` events with numbers above `after`, no further than to the one that is the `limit`th to match; `None` when
+/// Looks at up to `scan` events with numbers above `after`, no further than to the one that is the `limit`th that is in the lane and matches; `None` when
 /// there is none. As with [`events_after`] the bound relies on the log being dense.
 ///
 /// One statement, so that what was looked at and what was found are the same state of the log.
@@ -86,6 +87,7 @@ pub(crate) async fn look_after(
     after: i64,
     scan: i64,
     filter: &Filter,
+    held: &HeldCursor,
     limit: i64,
 ) -> Result<Option<Looked>, sqlx::Error> {
     let types = filter.types.as_ref();
@@ -93,7 +95,8 @@ pub(crate) async fn look_after(
         types.map(|types| types.iter().filter_map(|pattern| pattern.strip_suffix('*')).collect::<Vec<_>>());
     let whole = types.map(|types| types.iter().filter(|pattern| !pattern.ends_with('*')).collect::<Vec<_>>());
     let row = sqlx::query(
-        "SELECT first_seq, last_seq, events, matching FROM seqline.look_at_log($1, $2, $3, $4, $5, $6, $7, $8)",
+        "SELECT first_seq, last_seq, events, matching
+         FROM seqline.look_at_log($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     )
     .bind(after)
     .bind(scan)
@@ -103,6 +106,9 @@ pub(crate) async fn look_after(
     .bind(filter.spaces.as_ref())
     .bind(filter.channels.as_ref())
     .bind(filter.resource_kinds.as_ref())
+    .bind(held.lane as i32)
+    .bind(held.lanes as i32)
+    .bind(&held.lane_key)
     .fetch_one(connection)
     .await?;
     let ends: (Option<i64>, Option<i64>) = (row.try_get(0)?, row.try_get(1)?);

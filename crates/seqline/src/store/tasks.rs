@@ -63,7 +63,7 @@ pub(crate) async fn due_in_ms(
     .await
 }
 
-fn pg_interval(duration: Duration) -> PgInterval {
+pub(super) fn pg_interval(duration: Duration) -> PgInterval {
     // More than PostgreSQL can add to a time is as good as never, and so are 1,000 years.
     const MAX: Duration = Duration::from_secs(1_000 * 365 * 24 * 60 * 60);
     PgInterval {

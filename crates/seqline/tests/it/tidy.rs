@@ -18,6 +18,7 @@ const LINES_MAX: usize = 600;
 const PURE: [&str; 15] = [
     "crates/seqline/src/backoff.rs",
     "crates/seqline/src/consumer/plan.rs",
+    "crates/seqline/src/consumer/policy.rs",
     "crates/seqline/src/envelope.rs",
     "crates/seqline/src/event.rs",
     "crates/seqline/src/job/args.rs",

@@ -190,6 +190,11 @@ mod tests {
             oldest_pending_at: None,
             updated_at: NOW,
             paused_at: None,
+            retired_at: None,
+            until_seq: None,
+            lanes: 1,
+            parked: 0,
+            first_parked: None,
             last_failure: failure.map(|(seq, current)| Failure {
                 error_type: "handler".to_owned(),
                 seq,

@@ -241,7 +241,8 @@ async fn a_cursor_moves_forward_only() {
     append(&db.producer(), 1..=5).await;
     sqlx::raw_sql("SELECT seqline.register_consumer('c', '3')").execute(&db.consumer()).await.unwrap();
     for to in ["1", "2"] {
-        let sql = format!("SELECT seqline.advance_consumer('c', 2, {to}, pg_current_xact_id()::text, true)");
+        let sql =
+            format!("SELECT seqline.advance_consumer('c', 0, 2, {to}, pg_current_xact_id()::text, true)");
         let error = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&db.app()).await.unwrap_err();
         assert_eq!(error.as_database_error().unwrap().code().as_deref(), Some("22023"));
     }

@@ -63,7 +63,8 @@ async fn the_tables_of_consumers_and_cursors_have_these_columns_and_keys() {
         (name.to_owned(), kind.to_owned(), true, default.map(str::to_owned))
     };
     let (consumers, cursors) = ("seqline.event_consumers", "seqline.event_consumer_cursors");
-    let list = |name: &str| (name.to_owned(), "text[]".to_owned(), false, None);
+    let optional = |name: &str, kind: &str| (name.to_owned(), kind.to_owned(), false, None);
+    let list = |name: &str| optional(name, "text[]");
     let expected = [
         column("name", "text", None),
         column("kind", "text", Some("'worker'::text")),
@@ -73,7 +74,13 @@ async fn the_tables_of_consumers_and_cursors_have_these_columns_and_keys() {
         list("spaces"),
         list("channels"),
         list("resource_kinds"),
-        ("paused_at".to_owned(), "timestamp with time zone".to_owned(), false, None),
+        optional("paused_at", "timestamp with time zone"),
+        column("lanes", "integer", Some("1")),
+        column("lane_key", "text", Some("'resource'::text")),
+        optional("barrier_seq", "bigint"),
+        optional("barrier_until", "timestamp with time zone"),
+        optional("until_seq", "bigint"),
+        optional("retired_at", "timestamp with time zone"),
     ];
     assert_eq!(columns(&db, consumers).await, expected);
     assert_eq!(constraints(&db, consumers).await, ["PRIMARY KEY (name)"]);
@@ -81,10 +88,11 @@ async fn the_tables_of_consumers_and_cursors_have_these_columns_and_keys() {
         column("name", "text", None),
         column("last_seq", "bigint", Some("0")),
         column("updated_at", "timestamp with time zone", Some("now()")),
+        column("lane", "integer", Some("0")),
     ];
     assert_eq!(columns(&db, cursors).await, expected);
     let expected =
-        ["FOREIGN KEY (name) REFERENCES seqline.event_consumers(name)", "PRIMARY KEY (name, last_seq)"];
+        ["FOREIGN KEY (name) REFERENCES seqline.event_consumers(name)", "PRIMARY KEY (name, lane, last_seq)"];
     assert_eq!(constraints(&db, cursors).await, expected);
 }
 
@@ -124,6 +132,10 @@ async fn nobody_deletes_what_consumers_have_written_and_only_functions_move_curs
         ("event_consumers", "SELECT"),
         ("event_consumer_cursors", "SELECT"),
         ("event_consumer_failures", "INSERT, SELECT, UPDATE"),
+        ("parked_events", "SELECT"),
+        ("skipped_events", "SELECT"),
+        ("round_marks", "SELECT"),
+        ("audit_log", "SELECT"),
         ("lost_ranges", "INSERT, SELECT"),
     ] {
         for role in [Role::App, Role::Producer, Role::Reader, Role::Consumer, Role::Nobody] {

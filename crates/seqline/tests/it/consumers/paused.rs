@@ -91,7 +91,7 @@ async fn it_is_seen_behind_the_lock_too() {
     append(&bench.db.producer(), [1]).await;
     let mut session = bench.db.connect(Role::App).await;
     pause(&mut session, &name(PROBE), None).await.unwrap();
-    let state: String = sqlx::query_scalar("SELECT state FROM seqline.lock_consumer('probe', 0)")
+    let state: String = sqlx::query_scalar("SELECT state FROM seqline.lock_consumer('probe', 0, 0)")
         .fetch_one(&mut session)
         .await
         .unwrap();

@@ -258,8 +258,8 @@ async fn a_begin_that_the_handler_gives_up_does_not_split_the_round() {
 async fn a_handler_that_moves_its_cursor_fails_the_round() {
     let tampering = Tampering::new().await;
     for sql in [
-        "SELECT seqline.advance_consumer('probe', 0, 1, pg_current_xact_id()::text, true)",
-        "SELECT seqline.advance_consumer('probe', 0, 3, pg_current_xact_id()::text, true)",
+        "SELECT seqline.advance_consumer('probe', 0, 0, 1, pg_current_xact_id()::text, true)",
+        "SELECT seqline.advance_consumer('probe', 0, 0, 3, pg_current_xact_id()::text, true)",
     ] {
         let bench = tampering.with(sql).await;
         let error = bench.round().await.unwrap_err();

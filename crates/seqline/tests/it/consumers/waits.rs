@@ -6,7 +6,8 @@ use super::*;
 
 #[tokio::test]
 async fn it_returns_when_the_consumer_has_passed_the_event() {
-    let db = database().await;
+    // Made before the worker begins, so that it is there when it is waited for.
+    let Bench { db, .. } = Bench::on(database().await, config(), probe(plain())).await;
     let running = Running::on(&db, quick(), Clock::system(), [probe(plain())]);
     let mut session = db.connect(Role::Producer).await;
     for n in 1..=5 {

@@ -1,4 +1,11 @@
 //! What people and other programs do to consumers that run elsewhere.
+//!
+//! Each operation is one transaction of the database, waits for the rounds that are under way as long as the session's `lock_timeout`
+//! allows, and leaves a row in `seqline.audit_log`. What is only planned takes no lock and changes nothing.
+
+mod divide;
+mod moves;
+mod parked;
 
 use std::time::Duration;
 
@@ -8,10 +15,37 @@ use super::name::ConsumerName;
 use crate::error::DatabaseError;
 use crate::store;
 
+pub use divide::{Division, divide};
+pub use moves::{
+    Acknowledged, Replay, Retirement, Rewind, Skip, Target, acknowledge, replay, retire, rewind, skip,
+};
+pub use parked::{ParkedChange, discard_parked, retry_parked};
+
+/// Whether something is done, or only looked at what it would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode<'a> {
+    /// Nothing is changed.
+    Plan,
+    /// It is done, and written to the audit log together with this reason, at most 1000 characters.
+    Apply {
+        /// Why.
+        why: Option<&'a str>,
+    },
+}
+
+impl<'a> Mode<'a> {
+    fn parts(self) -> (bool, Option<&'a str>) {
+        match self {
+            Self::Plan => (false, None),
+            Self::Apply { why } => (true, why),
+        }
+    }
+}
+
 /// Lets no round of a consumer begin until [`resume`], on all workers and for `seqline.poll`, and says whether that is new. When it
 /// returns, none is under way: it waits for one that is, as long as the session's `lock_timeout` allows.
 ///
-/// The others go on, and so does retention: what it takes meanwhile is lost to the consumer. Who did it and `why`, at most 1000
+/// The others go on. Retention waits for it as for any other that is behind, and not for ever. Who did it and `why`, at most 1000
 /// characters, are recorded in `seqline.audit_log`.
 ///
 /// # Errors
@@ -22,10 +56,10 @@ pub async fn pause(
     name: &ConsumerName,
     why: Option<&str>,
 ) -> Result<bool, OperateError> {
-    Ok(store::consumers::set_paused(connection, name.as_str(), true, why).await?)
+    Ok(store::operate::set_paused(connection, name.as_str(), true, why).await?)
 }
 
-/// Lets a paused consumer go on where it stands, and says whether that is new. Workers notice within their poll interval.
+/// Lets a paused or retired consumer go on where it stands, and says whether that is new. Workers notice within their poll interval.
 ///
 /// # Errors
 ///
@@ -35,7 +69,7 @@ pub async fn resume(
     name: &ConsumerName,
     why: Option<&str>,
 ) -> Result<bool, OperateError> {
-    Ok(store::consumers::set_paused(connection, name.as_str(), false, why).await?)
+    Ok(store::operate::set_paused(connection, name.as_str(), false, why).await?)
 }
 
 /// Waits until a consumer has passed the event with this number, and says whether it has: so that whoever has appended it reads
@@ -68,7 +102,7 @@ pub async fn wait_for(
     seq: i64,
     timeout: Duration,
 ) -> Result<bool, OperateError> {
-    Ok(store::consumers::wait_for(connection, name.as_str(), seq, timeout).await?)
+    Ok(store::operate::wait_for(connection, name.as_str(), seq, timeout).await?)
 }
 
 /// Why something was not done to a consumer. Nothing was changed.
@@ -81,6 +115,9 @@ pub enum OperateError {
         /// The message of the database.
         message: String,
     },
+    /// No event is as late as the time that was given.
+    #[error("no event was appended at that time or later")]
+    NothingSince,
     /// What the database or the connection reported.
     #[error("database refused it: {0}")]
     Database(DatabaseError),
