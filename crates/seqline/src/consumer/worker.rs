@@ -46,6 +46,8 @@ struct Said {
     /// In the log, since the last success: with what it fails, and why if that can be said. Each is said once, since another
     /// kind is another thing to know.
     failures: Vec<(&'static str, Option<String>)>,
+    /// The event of the last failure. Rounds of one event that come only closer to it are no recovery.
+    failing: Option<i64>,
     /// In the log: that it is paused or retired.
     standing: Standing,
     /// In the table of failures. Unknown at first: a process before this one may have recorded a failure.
@@ -199,6 +201,10 @@ impl Worker {
                 "event consumer lost events to retention"
             );
         }
+        if result.last_seq.zip(said.failing).is_some_and(|(last_seq, failing)| last_seq < failing) {
+            return;
+        }
+        said.failing = None;
         if !std::mem::take(&mut said.failures).is_empty() {
             tracing::info!(consumer, lane, "event consumer recovered");
         }
@@ -213,6 +219,7 @@ impl Worker {
         seq: Option<i64>,
         reason: Option<String>,
     ) {
+        said.failing = seq;
         let failure = (error_type, reason);
         if said.failures.len() < SAID_FAILURES_MAX && !said.failures.contains(&failure) {
             let reason = &failure.1;
