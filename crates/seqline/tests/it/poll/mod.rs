@@ -4,6 +4,7 @@ mod arguments;
 mod examples;
 mod filters;
 mod isolation;
+mod lanes;
 mod loss;
 mod registration;
 mod rights;
