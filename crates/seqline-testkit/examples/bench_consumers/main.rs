@@ -1,11 +1,12 @@
 //! What consumers cost, measured on a server with production durability, beside a baseline in the same run.
 //!
 //! `bench_consumers [--seconds N] [PART ...]`: N seconds instead of 60 for idle consumers and for the held snapshot; the parts
-//! are `drain`, `idle`, `wake` and `held`, all of them when none is named. Exits with 1 when a threshold is missed.
+//! are `drain`, `divided`, `idle`, `wake` and `held`, all of them when none is named. Exits with 1 when a threshold is missed.
 
 #[path = "../measuring/mod.rs"]
 mod measuring;
 
+mod divided;
 mod drain;
 mod held;
 mod idle;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-const PARTS: [&str; 4] = ["drain", "idle", "wake", "held"];
+const PARTS: [&str; 5] = ["drain", "divided", "idle", "wake", "held"];
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -42,6 +43,7 @@ async fn run() -> anyhow::Result<Vec<String>> {
     for part in parts {
         match part.as_str() {
             "drain" => missed.extend(drain::measure(&server).await.context("drain a backlog")?),
+            "divided" => divided::measure(&server).await.context("compare lanes and policies")?,
             "idle" => {
                 missed.extend(idle::measure(&server, duration).await.context("count for idle consumers")?)
             }
@@ -58,7 +60,8 @@ struct Arguments {
 }
 
 fn arguments() -> anyhow::Result<Arguments> {
-    const USAGE: &str = "usage: cargo xtask bench consumers [-- [--seconds N] [drain] [idle] [wake] [held]]";
+    const USAGE: &str =
+        "usage: cargo xtask bench consumers [-- [--seconds N] [drain] [divided] [idle] [wake] [held]]";
     let mut duration = Duration::from_secs(60);
     let mut parts = Vec::new();
     let mut given = std::env::args().skip(1);
