@@ -45,14 +45,17 @@ CREATE TABLE seqline.parked_events (
     key text,
     -- How often it was tried since it was parked, or since somebody asked for it.
     attempts integer NOT NULL DEFAULT 0,
-    -- When it is tried, if it is the first of its key; NULL until somebody asks for it.
+    -- When it is tried; NULL until somebody asks for it, or until those of its key before it are gone. Never set for one that is not
+    -- the first of its key.
     next_attempt_at timestamptz,
-    -- With what it failed last; NULL for one that only waits for those before it.
+    -- With what it failed last; NULL for one that only waits for those before it, or did.
     error_type text CHECK (error_type ~ '^[a-z][a-z_]{0,62}$'),
     parked_at timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (consumer, seq)
 );
 CREATE INDEX parked_events_key_idx ON seqline.parked_events (consumer, key, seq);
+-- Each look at a consumer asks for these, so they are not searched for among those that wait.
+CREATE INDEX parked_events_due_idx ON seqline.parked_events (consumer, next_attempt_at, seq) WHERE next_attempt_at IS NOT NULL;
 
 ALTER TABLE seqline.settings
     -- Each holds its event in the log, and each event of a parked key is compared with them. At that many the consumer stalls.
@@ -234,7 +237,7 @@ BEGIN
 END
 $$;
 
--- The first parked event of a lane that is to be tried now: one that was asked for, and is the first of its key.
+-- The parked event of a lane that is to be tried now, if there is one.
 CREATE FUNCTION seqline.first_due_parked(p_name text, p_lane integer, p_lanes integer) RETURNS bigint
 LANGUAGE sql STABLE
 SET search_path = pg_catalog, pg_temp
@@ -243,8 +246,7 @@ SET jit = off
 AS $$
     SELECT p.seq FROM seqline.parked_events p
     WHERE p.consumer = p_name AND p.next_attempt_at <= clock_timestamp() AND seqline.lane_of(p.key, p_lanes) = p_lane
-      AND NOT EXISTS (SELECT FROM seqline.parked_events b WHERE b.consumer = p_name AND b.key = p.key AND b.seq < p.seq)
-    ORDER BY p.seq LIMIT 1
+    ORDER BY p.next_attempt_at, p.seq LIMIT 1
 $$;
 
 -- Where the lanes of consumers stand, and how far they have to go, without any lock. Those without a cursor are left out.

@@ -149,8 +149,7 @@ BEGIN
              WHERE c.name = $1 AND e.seq = ANY ($2) AND e.seq BETWEEN %s AND %s
                AND EXISTS (SELECT FROM seqline.parked_events p WHERE p.consumer = $1 AND p.key = k.key)
          ), parked AS (
-             INSERT INTO seqline.parked_events (consumer, seq, key, next_attempt_at)
-             SELECT b.name, b.seq, b.key, now() FROM behind b RETURNING seq
+             INSERT INTO seqline.parked_events (consumer, seq, key) SELECT b.name, b.seq, b.key FROM behind b RETURNING seq
          )
          SELECT array_agg(p.seq ORDER BY p.seq) FROM parked p',
         (SELECT min(s.seq) FROM unnest(p_seqs) AS s (seq)), (SELECT max(s.seq) FROM unnest(p_seqs) AS s (seq)))
@@ -162,6 +161,20 @@ BEGIN
 END
 $$;
 
+-- Has the first parked event of each of these keys tried that has only waited for those before it. Whoever takes a parked event away calls
+-- this, holding the cursors of the consumer.
+CREATE FUNCTION seqline.release_parked(p_name text, p_keys text[]) RETURNS void
+LANGUAGE sql
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
+AS $$
+    UPDATE seqline.parked_events p SET next_attempt_at = now()
+    FROM (SELECT DISTINCT k.key FROM unnest(p_keys) AS k (key) WHERE k.key IS NOT NULL) k
+    WHERE p.consumer = p_name AND p.error_type IS NULL
+      AND p.seq = (SELECT f.seq FROM seqline.parked_events f WHERE f.consumer = p_name AND f.key = k.key ORDER BY f.seq LIMIT 1)
+$$;
+
 -- Ends the round of a parked event that was handled, if everything is as it was when the cursor was locked. Says what it did, or why not.
 CREATE FUNCTION seqline.unpark_event(p_name text, p_seq bigint, p_xid text, p_may_append boolean) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
@@ -169,12 +182,17 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     v_refusal text := seqline.round_refusal(p_xid, p_may_append);
+    v_key text;
 BEGIN
     IF v_refusal IS NOT NULL THEN
         RETURN v_refusal;
     END IF;
-    DELETE FROM seqline.parked_events p WHERE p.consumer = p_name AND p.seq = p_seq;
-    RETURN CASE WHEN FOUND THEN 'advanced' ELSE 'cursor_moved' END;
+    DELETE FROM seqline.parked_events p WHERE p.consumer = p_name AND p.seq = p_seq RETURNING p.key INTO v_key;
+    IF NOT FOUND THEN
+        RETURN 'cursor_moved';
+    END IF;
+    PERFORM seqline.release_parked(p_name, ARRAY[v_key]);
+    RETURN 'advanced';
 END
 $$;
 
@@ -224,7 +242,8 @@ REVOKE ALL ON FUNCTION
     seqline.round_mark(text, integer), seqline.mark_round(text, integer, bigint, bigint, integer, interval),
     seqline.note_attempt(text, integer, bigint, text), seqline.mark_parked(text, bigint, integer, interval),
     seqline.require_parking(text, bigint), seqline.park_event(text, bigint, integer, text),
-    seqline.park_behind(text, bigint[]), seqline.unpark_event(text, bigint, text, boolean)
+    seqline.park_behind(text, bigint[]), seqline.release_parked(text, text[]),
+    seqline.unpark_event(text, bigint, text, boolean)
 FROM PUBLIC;
 GRANT SELECT ON seqline.round_marks TO seqline_app;
 GRANT EXECUTE ON FUNCTION

@@ -90,7 +90,9 @@ DECLARE
 BEGIN
     -- One partition after the other, oldest first: each has an index of ranges of times.
     FOR v_name IN SELECT p.name FROM seqline.event_log_partitions() p ORDER BY p.lower_bound LOOP
-        EXECUTE format('SELECT min(seq) FROM seqline.%I WHERE occurred_at >= $1', v_name) INTO v_seq USING p_time;
+        -- In two steps, or the index of the numbers would be walked through for the first one that matches.
+        EXECUTE format('SELECT min(seq) FROM (SELECT seq FROM seqline.%I WHERE occurred_at >= $1 OFFSET 0) e', v_name)
+        INTO v_seq USING p_time;
         EXIT WHEN v_seq IS NOT NULL;
     END LOOP;
     RETURN v_seq;
@@ -434,6 +436,8 @@ CREATE FUNCTION seqline.discard_parked(
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    v_keys text[];
 BEGIN
     PERFORM seqline.check_why(p_why, p_apply);
     PERFORM seqline.hold_consumer(p_name, p_apply);
@@ -446,13 +450,16 @@ BEGIN
     END IF;
     WITH discarded AS (
         DELETE FROM seqline.parked_events p WHERE p.consumer = p_name AND (p_seq IS NULL OR p.seq = p_seq) RETURNING p.*
+    ), audited AS (
+        INSERT INTO seqline.audit_log (action, subject, before, after, why)
+        SELECT 'parked.discard', p_name,
+               jsonb_build_object('parked', jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
+                   'seq', d.seq, 'key', d.key, 'attempts', d.attempts, 'error_type', d.error_type)) ORDER BY d.seq)),
+               '{}', p_why
+        FROM discarded d
     )
-    INSERT INTO seqline.audit_log (action, subject, before, after, why)
-    SELECT 'parked.discard', p_name,
-           jsonb_build_object('parked', jsonb_agg(jsonb_strip_nulls(jsonb_build_object(
-               'seq', d.seq, 'key', d.key, 'attempts', d.attempts, 'error_type', d.error_type)) ORDER BY d.seq)),
-           '{}', p_why
-    FROM discarded d;
+    SELECT array_agg(d.key) INTO v_keys FROM discarded d;
+    PERFORM seqline.release_parked(p_name, v_keys);
 END
 $$;
 

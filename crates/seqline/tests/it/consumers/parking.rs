@@ -79,7 +79,7 @@ async fn an_event_that_fails_is_parked_after_its_attempts_and_the_others_of_its_
     assert_eq!(cursor(&bench.db, PROBE).await, 6);
     let key = || Some("order/x".to_owned());
     let failed = Some("handler".to_owned());
-    assert_eq!(parked(&bench.db).await, [(3, key(), 3, false, failed), (5, key(), 0, true, None)]);
+    assert_eq!(parked(&bench.db).await, [(3, key(), 3, false, failed), (5, key(), 0, false, None)]);
     // Nobody has asked for it, and what is behind it waits.
     append_about(&bench.db, &["x", "a"]).await;
     assert_eq!(work(&bench).await, [""; 0]);
@@ -120,7 +120,7 @@ async fn a_retry_that_fails_tries_as_often_as_the_consumer_says_and_waits_again(
     assert_eq!(switch.times() - before, 2);
     let key = || Some("order/x".to_owned());
     let failed = Some("handler".to_owned());
-    assert_eq!(parked(&bench.db).await, [(1, key(), 2, false, failed), (2, key(), 0, true, None)]);
+    assert_eq!(parked(&bench.db).await, [(1, key(), 2, false, failed), (2, key(), 0, false, None)]);
     assert_eq!(effects(&bench.db).await, [0; 0]);
 }
 
