@@ -357,8 +357,10 @@ AS $$
 BEGIN
     PERFORM seqline.check_why(p_why, false);
     PERFORM seqline.hold_consumer(p_name, false);
-    SELECT count(*), coalesce(sum(l.lost_to - l.lost_from + 1), 0) INTO ranges, events
-    FROM seqline.lost_ranges l WHERE l.consumer = p_name AND l.acknowledged_at IS NULL;
+    -- Lanes can have lost the same numbers.
+    SELECT count(*), coalesce(sum(upper(r.range) - lower(r.range)), 0) INTO ranges, events
+    FROM unnest((SELECT range_agg(int8range(l.lost_from, l.lost_to, '[]')) FROM seqline.lost_ranges l
+                 WHERE l.consumer = p_name AND l.acknowledged_at IS NULL)) AS r (range);
     IF NOT p_apply OR ranges = 0 THEN
         RETURN;
     END IF;

@@ -34,8 +34,10 @@ pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<ConsumerRo
     // What an older schema does not have is read as it would be there.
     let rows = sqlx::query(
         "SELECT e.name, e.kind, c.last_seq, c.updated_at, (SELECT seqline.head()),
-                (SELECT coalesce(sum(l.lost_to - l.lost_from + 1), 0)::bigint FROM seqline.lost_ranges l
-                 WHERE l.consumer = e.name AND to_jsonb(l) ->> 'acknowledged_at' IS NULL),
+                -- Lanes can have lost the same numbers.
+                (SELECT coalesce(sum(upper(r.range) - lower(r.range)), 0)::bigint FROM unnest((
+                     SELECT range_agg(int8range(l.lost_from, l.lost_to, '[]')) FROM seqline.lost_ranges l
+                     WHERE l.consumer = e.name AND to_jsonb(l) ->> 'acknowledged_at' IS NULL)) AS r (range)),
                 f.error_type, f.seq, f.failed_at, f.recovered_at, f.last_seq, f.updated_at,
                 (o.e ->> 'paused_at')::timestamptz, (o.e ->> 'retired_at')::timestamptz, (o.e ->> 'until_seq')::bigint,
                 coalesce((o.e ->> 'lanes')::int, 1)

@@ -318,7 +318,7 @@ async fn losses_are_shown_until_somebody_acknowledges_them() {
     let bench = at_five().await;
     as_admin(
         &bench.db,
-        "INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) VALUES ('probe', 1, 3), ('probe', 7, 7), ('other', 1, 9)",
+        "INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) VALUES ('probe', 1, 3), ('probe', 7, 7), ('probe', 2, 3), ('other', 1, 9)",
     )
     .await;
     assert_eq!(state_of(&bench.db, PROBE).await.lost, 4);
@@ -329,7 +329,7 @@ async fn losses_are_shown_until_somebody_acknowledges_them() {
     acknowledge(&mut app, &name(PROBE), APPLY).await.unwrap();
     assert_eq!(state_of(&bench.db, PROBE).await.lost, 0);
     let (action, _, before, _, _) = audit(&bench.db).await.remove(0);
-    let lost = serde_json::json!({"lost": [[1, 3], [7, 7]]});
+    let lost = serde_json::json!({"lost": [[1, 3], [2, 3], [7, 7]]});
     assert_eq!((action.as_str(), before), ("consumer.acknowledge", lost));
     let again = acknowledge(&mut app, &name(PROBE), APPLY).await.unwrap();
     assert_eq!((again.ranges, audit(&bench.db).await.len()), (0, 1), "there is nothing left to say");
