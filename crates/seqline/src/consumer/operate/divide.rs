@@ -46,10 +46,19 @@ pub async fn divide(
     let wanted = (lanes, key.map(LaneKey::as_str));
     let plan = store::operate::set_lanes(connection, name.as_str(), wanted, false, why).await?;
     if apply {
-        if plan.behind > 0 {
-            gather(connection, clock, name, wait).await?;
-        }
-        let divided = store::operate::set_lanes(connection, name.as_str(), wanted, true, why).await;
+        let key_wanted = wanted.1.unwrap_or(&plan.key_before);
+        let changes = (lanes, key_wanted) != (plan.lanes_before.unsigned_abs(), &plan.key_before);
+        // Also when none is behind: they go on until they are held. One is always at the same place.
+        let gathered = match changes && plan.lanes_before > 1 {
+            true => gather(connection, clock, name, wait).await,
+            false => Ok(()),
+        };
+        let divided = match gathered {
+            Ok(()) => store::operate::set_lanes(connection, name.as_str(), wanted, true, why)
+                .await
+                .map_err(OperateError::from),
+            Err(error) => Err(error),
+        };
         if divided.is_err() {
             // The reason is why it was not divided. Without this they would wait a little longer.
             drop(store::operate::gather_lanes(connection, name.as_str(), None).await);
@@ -64,7 +73,7 @@ pub async fn divide(
     })
 }
 
-/// Waits until all lanes are at the same place, or not for longer than that.
+/// Waits until all lanes are at the same place, where they stay for a while.
 async fn gather(
     connection: &mut PgConnection,
     clock: &Clock,
@@ -72,15 +81,20 @@ async fn gather(
     wait: Duration,
 ) -> Result<(), OperateError> {
     let hold = wait.saturating_add(LANES_GATHER_MARGIN);
-    store::operate::gather_lanes(connection, name.as_str(), Some(hold)).await?;
+    let furthest = store::operate::gather_lanes(connection, name.as_str(), Some(hold)).await?;
     let mut waited = Duration::ZERO;
-    while waited < wait {
+    loop {
         let positions = store::consumers::positions(connection, &[name.as_str()]).await?;
-        if positions.windows(2).all(|pair| pair[0].last_seq == pair[1].last_seq) {
-            break;
+        let Some(last) =
+            positions.iter().filter(|lane| lane.last_seq < furthest).min_by_key(|lane| lane.last_seq)
+        else {
+            return Ok(());
+        };
+        if waited >= wait {
+            let (lane, last_seq) = (last.lane, last.last_seq);
+            return Err(OperateError::LaneBehind { lane, last_seq, furthest });
         }
         clock.sleep(LANES_GATHER_PAUSE).await;
         waited += LANES_GATHER_PAUSE;
     }
-    Ok(())
 }

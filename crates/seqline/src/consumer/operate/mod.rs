@@ -114,6 +114,18 @@ pub enum OperateError {
     Refused {
         /// The message of the database.
         message: String,
+        /// What to do, if it said so: a sentence.
+        hint: Option<String>,
+    },
+    /// A lane did not come to the place of the others in time.
+    #[error("lane {lane} is at seq {last_seq} and did not come to seq {furthest} in time")]
+    LaneBehind {
+        /// Its number.
+        lane: u32,
+        /// The last event that it has passed.
+        last_seq: i64,
+        /// Where the lane is that is furthest.
+        furthest: i64,
     },
     /// No event is as late as the time that was given.
     #[error("no event was appended at that time or later")]
@@ -127,7 +139,9 @@ impl From<sqlx::Error> for OperateError {
     fn from(error: sqlx::Error) -> Self {
         let error = DatabaseError::from(error);
         match (error.seqline_constraint(), error.pg()) {
-            (Some(_), Some(pg)) => Self::Refused { message: pg.message().to_owned() },
+            (Some(_), Some(pg)) => {
+                Self::Refused { message: pg.message().to_owned(), hint: pg.hint().map(str::to_owned) }
+            }
             _ => Self::Database(error),
         }
     }
@@ -137,6 +151,10 @@ impl OperateError {
     /// Whether the same may succeed later without any change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Database(error) if error.is_retryable())
+        match self {
+            Self::Database(error) => error.is_retryable(),
+            Self::LaneBehind { .. } => true,
+            Self::Refused { .. } | Self::NothingSince => false,
+        }
     }
 }

@@ -8,6 +8,7 @@ mod crashes;
 mod dropped;
 mod failures;
 mod filters;
+mod gathering;
 mod guards;
 mod handlers;
 mod lanes;

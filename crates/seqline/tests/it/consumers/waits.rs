@@ -44,7 +44,7 @@ async fn what_cannot_come_true_is_refused() {
     )
     .await
     {
-        Err(OperateError::Refused { message }) => message,
+        Err(OperateError::Refused { message, .. }) => message,
         other => panic!("{other:?}"),
     };
     let unknown = refused(&mut session, "nobody", Duration::ZERO).await;
