@@ -90,3 +90,12 @@ pub const PAUSED_QUEUES_MAX: usize = 100;
 
 /// How long a run of a periodic task counts as going on. After that whoever ran it is taken for dead.
 pub const TASK_LEASE: Duration = Duration::from_secs(5 * 60);
+
+/// Rows of each kind in the details of a consumer: what somebody reads. How many there are is told too.
+pub const DETAILS_ROWS_MAX: i64 = 20;
+
+/// Rows of the audit log in the details of a consumer.
+pub const DETAILS_AUDIT_MAX: i64 = 5;
+
+/// How much of what was before and after a change is in the details of a consumer: all of it, but for the list of many parked events.
+pub const AUDIT_CHARACTERS_MAX: i32 = 500;

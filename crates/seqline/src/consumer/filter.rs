@@ -78,19 +78,24 @@ impl Filter {
         *self == Self::default()
     }
 
-    /// Checks the filter. The database does it again, in the same words.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidFilter`], the first rule that is broken.
-    pub fn check(&self) -> Result<(), InvalidFilter> {
+    /// The lists that are given, each with what it is about: `type`, `space`, `channel` or `resource kind`.
+    pub fn lists(&self) -> impl Iterator<Item = (&'static str, &[String])> {
         let lists = [
             ("type", &self.types),
             ("space", &self.spaces),
             ("channel", &self.channels),
             ("resource kind", &self.resource_kinds),
         ];
-        for (name, values) in lists.into_iter().filter_map(|(name, list)| Some((name, list.as_ref()?))) {
+        lists.into_iter().filter_map(|(name, list)| Some((name, list.as_deref()?)))
+    }
+
+    /// Checks the filter. The database does it again, in the same words.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidFilter`], the first rule that is broken.
+    pub fn check(&self) -> Result<(), InvalidFilter> {
+        for (name, values) in self.lists() {
             if values.is_empty() {
                 return Err(InvalidFilter::Empty(name));
             }

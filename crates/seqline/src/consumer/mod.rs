@@ -41,6 +41,7 @@
 
 mod config;
 mod definition;
+mod details;
 mod error;
 mod filter;
 mod handler;
@@ -50,6 +51,7 @@ mod lanes;
 mod marks;
 mod name;
 mod operate;
+mod parked;
 mod plan;
 mod policy;
 mod round;
@@ -60,6 +62,7 @@ mod worker;
 
 pub use config::ConsumerConfig;
 pub use definition::{Consumer, StartAt};
+pub use details::{AuditEntry, ConsumerDetails, LaneState, Loss, Trying, details};
 pub use error::{ConsumersError, EnsureError, RegistrationError, RoundError};
 pub use filter::{Filter, InvalidFilter};
 pub use handler::{Handler, HandlerError, Round};
@@ -70,6 +73,7 @@ pub use operate::{
     Acknowledged, Division, Mode, OperateError, ParkedChange, Replay, Retirement, Rewind, Skip, Target,
     acknowledge, discard_parked, divide, pause, replay, resume, retire, retry_parked, rewind, skip, wait_for,
 };
+pub use parked::{ParkedEvent, ParkedEvents, parked, parked_event};
 pub use plan::{LostRange, PlanError, RoundPlan, Scan, plan_round};
 pub use policy::FailurePolicy;
 pub(crate) use policy::Mark;

@@ -1,8 +1,10 @@
 //! What is known of consumers, for people.
 
 use sqlx::postgres::PgRow;
-use sqlx::{PgConnection, Row};
+use sqlx::{FromRow, PgConnection, Row};
 use time::OffsetDateTime;
+
+use crate::consumer::Filter;
 
 /// A consumer as the tables have it.
 pub(crate) struct ConsumerRow {
@@ -102,4 +104,184 @@ pub(crate) async fn parked_counts(
     sqlx::query_as("SELECT consumer, count(*), min(seq) FROM seqline.parked_events GROUP BY consumer")
         .fetch_all(connection)
         .await
+}
+
+/// What a consumer asks for, and by what it is divided into lanes.
+pub(crate) async fn definition(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<Option<(Filter, String)>, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT e.types || ARRAY(SELECT p.prefix || '*' FROM unnest(e.type_prefixes) AS p (prefix)),
+                e.spaces, e.channels, e.resource_kinds, e.lane_key
+         FROM seqline.event_consumers e WHERE e.name = $1",
+    )
+    .bind(name)
+    .fetch_optional(connection)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    let filter = Filter {
+        types: row.try_get(0)?,
+        spaces: row.try_get(1)?,
+        channels: row.try_get(2)?,
+        resource_kinds: row.try_get(3)?,
+    };
+    Ok(Some((filter, row.try_get(4)?)))
+}
+
+#[derive(FromRow)]
+pub(crate) struct LaneRow {
+    pub(crate) lane: i32,
+    pub(crate) last_seq: i64,
+    pub(crate) updated_at: OffsetDateTime,
+    pub(crate) until_seq: Option<i64>,
+    pub(crate) attempts: Option<i32>,
+    pub(crate) next_attempt_at: Option<OffsetDateTime>,
+    pub(crate) error_type: Option<String>,
+}
+
+/// Where each lane stands, and the mark that its cursor has not left behind.
+pub(crate) async fn lanes(connection: &mut PgConnection, name: &str) -> Result<Vec<LaneRow>, sqlx::Error> {
+    sqlx::query_as(
+        "SELECT l.lane, c.last_seq, c.updated_at, m.until_seq,
+                CASE WHEN m.last_seq = c.last_seq THEN m.attempts WHEN m.last_seq IS NOT NULL THEN 0 END AS attempts,
+                m.next_attempt_at, m.error_type
+         FROM seqline.event_consumers e
+         CROSS JOIN LATERAL generate_series(0, e.lanes - 1) AS l (lane)
+         CROSS JOIN LATERAL (
+             SELECT k.last_seq, k.updated_at FROM seqline.event_consumer_cursors k
+             WHERE k.name = e.name AND k.lane = l.lane ORDER BY k.last_seq DESC LIMIT 1
+         ) c
+         LEFT JOIN LATERAL (
+             SELECT r.* FROM seqline.round_marks r
+             WHERE r.consumer = e.name AND r.lane = l.lane ORDER BY r.last_seq DESC LIMIT 1
+         ) m ON m.until_seq > c.last_seq
+         WHERE e.name = $1 ORDER BY l.lane",
+    )
+    .bind(name)
+    .fetch_all(connection)
+    .await
+}
+
+/// Those events after `last_seq` that a consumer is to leave out, the first of them, and with each how many there are.
+pub(crate) async fn skipped_after(
+    connection: &mut PgConnection,
+    name: &str,
+    last_seq: i64,
+    limit: i64,
+) -> Result<Vec<(i64, i64)>, sqlx::Error> {
+    sqlx::query_as(
+        "SELECT s.seq, count(*) OVER () FROM seqline.skipped_events s
+         WHERE s.consumer = $1 AND s.seq > $2 ORDER BY s.seq LIMIT $3",
+    )
+    .bind(name)
+    .bind(last_seq)
+    .bind(limit)
+    .fetch_all(connection)
+    .await
+}
+
+#[derive(FromRow)]
+pub(crate) struct LossRow {
+    pub(crate) lost_from: i64,
+    pub(crate) lost_to: i64,
+    pub(crate) recorded_at: OffsetDateTime,
+    pub(crate) ranges: i64,
+}
+
+/// What a consumer has lost and nobody has acknowledged, the last first, and with each range how many there are.
+pub(crate) async fn losses(
+    connection: &mut PgConnection,
+    name: &str,
+    limit: i64,
+) -> Result<Vec<LossRow>, sqlx::Error> {
+    sqlx::query_as(
+        "SELECT l.lost_from, l.lost_to, l.recorded_at, count(*) OVER () AS ranges FROM seqline.lost_ranges l
+         WHERE l.consumer = $1 AND l.acknowledged_at IS NULL ORDER BY l.id DESC LIMIT $2",
+    )
+    .bind(name)
+    .bind(limit)
+    .fetch_all(connection)
+    .await
+}
+
+#[derive(FromRow)]
+pub(crate) struct AuditRow {
+    pub(crate) recorded_at: OffsetDateTime,
+    pub(crate) who: String,
+    pub(crate) action: String,
+    pub(crate) before: String,
+    pub(crate) after: String,
+    pub(crate) why: Option<String>,
+}
+
+/// What people did to a consumer, the last first. Of what was before and after no more than so many characters.
+pub(crate) async fn audit(
+    connection: &mut PgConnection,
+    name: &str,
+    limit: i64,
+    characters: i32,
+) -> Result<Vec<AuditRow>, sqlx::Error> {
+    sqlx::query_as(
+        "SELECT a.recorded_at, a.who, a.action, left(a.before::text, $3) AS before, left(a.after::text, $3) AS after, a.why
+         FROM seqline.audit_log a
+         WHERE a.subject = $1 AND (a.action LIKE 'consumer.%' OR a.action LIKE 'parked.%') ORDER BY a.id DESC LIMIT $2",
+    )
+    .bind(name)
+    .bind(limit)
+    .bind(characters)
+    .fetch_all(connection)
+    .await
+}
+
+#[derive(FromRow)]
+pub(crate) struct ParkedRow {
+    pub(crate) consumer: String,
+    pub(crate) seq: i64,
+    pub(crate) key: Option<String>,
+    pub(crate) attempts: i32,
+    pub(crate) error_type: Option<String>,
+    pub(crate) parked_at: OffsetDateTime,
+    pub(crate) next_attempt_at: Option<OffsetDateTime>,
+    pub(crate) waits_for: Option<i64>,
+}
+
+/// The first parked events, of one consumer or of all, of one number or of all.
+pub(crate) async fn parked(
+    connection: &mut PgConnection,
+    consumer: Option<&str>,
+    seq: Option<i64>,
+    limit: i64,
+) -> Result<Vec<ParkedRow>, sqlx::Error> {
+    sqlx::query_as(
+        "SELECT p.consumer, p.seq, p.key, p.attempts, p.error_type, p.parked_at, p.next_attempt_at,
+                (SELECT min(b.seq) FROM seqline.parked_events b
+                 WHERE b.consumer = p.consumer AND b.key = p.key AND b.seq < p.seq) AS waits_for
+         FROM seqline.parked_events p
+         WHERE ($1::text IS NULL OR p.consumer = $1) AND ($2::bigint IS NULL OR p.seq = $2)
+         ORDER BY p.consumer, p.seq LIMIT $3",
+    )
+    .bind(consumer)
+    .bind(seq)
+    .bind(limit)
+    .fetch_all(connection)
+    .await
+}
+
+/// Number, type and resource of the events with these numbers. With bounds and not persistent, as all reads of the log.
+pub(crate) async fn titles(
+    connection: &mut PgConnection,
+    seqs: &[i64],
+) -> Result<Vec<(i64, String, String)>, sqlx::Error> {
+    let Some((first, last)) = seqs.iter().min().zip(seqs.iter().max()) else { return Ok(Vec::new()) };
+    sqlx::query_as(
+        "SELECT e.seq, e.type, e.resource_kind || coalesce('/' || e.resource_id, '') FROM seqline.event_log e
+         WHERE e.seq >= $1 AND e.seq <= $2 AND e.seq = ANY ($3)",
+    )
+    .bind(first)
+    .bind(last)
+    .bind(seqs)
+    .persistent(false)
+    .fetch_all(connection)
+    .await
 }

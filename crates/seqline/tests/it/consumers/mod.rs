@@ -26,6 +26,7 @@ mod schedule;
 mod stop;
 mod timeouts;
 mod transactions;
+mod views;
 mod waits;
 mod wakes;
 mod workers;
