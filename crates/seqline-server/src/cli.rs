@@ -1,5 +1,7 @@
 //! What can be typed.
 
+mod consumers;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -8,6 +10,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use riverqueue::JobState;
 
 use crate::limits::JOBS_LIST_MAX;
+
+pub use consumers::{
+    Confirm, ConfirmWithReason, ConsumerChange, ConsumersAction, ConsumersArgs, LanesArgs, ParkedAction,
+    ParkedArgs, ReplayArgs, RewindArgs, SkipArgs,
+};
 
 /// A durable, gapless, commit-ordered event log inside your PostgreSQL database.
 #[derive(Debug, Parser)]
@@ -46,8 +53,10 @@ pub enum Command {
     Status(StatusArgs),
     /// Show partitions, create missing ones, apply retention
     Partitions(PartitionsArgs),
-    /// Show consumers, pause one, let one go on
+    /// Show consumers, and pause, move, divide, replay or retire one
     Consumers(ConsumersArgs),
+    /// Show events that consumers have put aside, try them again, give them up
+    Parked(ParkedArgs),
     /// Show the server's own jobs, try one again, discard one
     Jobs(JobsArgs),
     /// Run a part of the server until interrupted
@@ -252,41 +261,6 @@ pub struct StatusArgs {
     /// The schema of the jobs.
     #[command(flatten)]
     pub config: ConfigArgs,
-}
-
-/// Options of `consumers`.
-#[derive(Debug, Args)]
-pub struct ConsumersArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub action: ConsumersAction,
-    /// Print JSON
-    #[arg(long, global = true)]
-    pub json: bool,
-}
-
-/// What `consumers` does.
-#[derive(Debug, Subcommand)]
-pub enum ConsumersAction {
-    /// List consumers, where they stand and how they are
-    List,
-    /// Let no round of a consumer begin, on all workers and for seqline.poll
-    Pause(ConsumerChange),
-    /// Let a paused consumer go on where it stands
-    Resume(ConsumerChange),
-}
-
-/// A change of a consumer.
-#[derive(Debug, Args)]
-pub struct ConsumerChange {
-    /// Its name
-    pub name: String,
-    /// Why, for the audit log
-    #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
-    /// Do it; without this it is only said what would be done
-    #[arg(long)]
-    pub yes: bool,
 }
 
 /// Options of `jobs`.

@@ -126,6 +126,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Status(args) => commands::status::run(&database, args).await,
         Command::Partitions(args) => commands::partitions::run(&database, args).await,
         Command::Consumers(args) => commands::consumers::run(&database, args).await,
+        Command::Parked(args) => commands::parked::run(&database, args).await,
         Command::Jobs(args) => commands::jobs::run(&database, args).await,
         Command::Serve(args) => commands::serve::run(&database, args).await,
     }

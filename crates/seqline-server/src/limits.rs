@@ -38,7 +38,7 @@ pub(crate) const JOB_RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// does not mend, and the next run comes anyway.
 pub(crate) const MAINTENANCE_ATTEMPTS: i32 = 8;
 
-/// How long pausing a consumer waits for a round of it: as a rule a round takes far less, and one that hangs is worth a look.
+/// How long changing a consumer waits for a round of it: as a rule a round takes far less, and one that hangs is worth a look.
 pub(crate) const ROUND_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// How often a worker looks whether its jobs can be reached: often enough to be told within twenty seconds.
@@ -69,3 +69,12 @@ pub(crate) const JOB_ERROR_CHARS_MAX: usize = 60;
 
 /// Most jobs in one list.
 pub(crate) const JOBS_LIST_MAX: u32 = 1000;
+
+/// How long lanes wait for each other at most: those in front do nothing meanwhile.
+pub(crate) const LANES_WAIT_MAX: Duration = Duration::from_secs(5 * 60);
+
+/// Most parked events in one list.
+pub(crate) const PARKED_LIST_MAX: u32 = 1000;
+
+/// How much of a text of the audit log is in one line: what fits beside the rest on a wide terminal.
+pub(crate) const AUDIT_CELL_CHARS_MAX: usize = 60;

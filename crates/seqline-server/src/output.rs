@@ -4,6 +4,8 @@ use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::failure::Failure;
 
@@ -44,9 +46,56 @@ pub(crate) fn grouped(number: i64) -> String {
     format!("{}{}", if number < 0 { "-" } else { "" }, groups.join(","))
 }
 
+/// How many there are of something, for people.
+pub(crate) fn count(number: i64, one: &str) -> String {
+    format!("{} {one}{}", grouped(number), if number == 1 { "" } else { "s" })
+}
+
+/// A time, exactly.
+pub(crate) fn rfc3339(at: OffsetDateTime) -> String {
+    at.format(&Rfc3339).unwrap_or_default()
+}
+
+/// A time to the second, for people.
+pub(crate) fn seconds(at: OffsetDateTime) -> String {
+    rfc3339(at.replace_nanosecond(0).unwrap_or(at))
+}
+
+/// A text that anybody has written: on one line, of at most so many characters.
+pub(crate) fn shortened(text: &str, characters: usize) -> String {
+    let line: String = text.replace(char::is_control, " ");
+    match line.char_indices().nth(characters) {
+        Some((end, _)) => format!("{}...", &line[..end]),
+        None => line,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::grouped;
+    use super::*;
+
+    #[test]
+    fn a_text_is_one_line_of_bounded_length() {
+        assert_eq!(shortened("a\nb\tc", 5), "a b c");
+        assert_eq!(shortened("\u{e4}\u{e4}\u{e4}", 2), "\u{e4}\u{e4}...");
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        assert_eq!(
+            [0, 1, 2000].map(|number| count(number, "event")),
+            ["0 events", "1 event", "2,000 events"]
+        );
+    }
+
+    #[test]
+    fn a_time_for_people_is_to_the_second() {
+        let at = OffsetDateTime::UNIX_EPOCH + time::Duration::milliseconds(1500);
+        assert_eq!(
+            (seconds(at), rfc3339(at)),
+            ("1970-01-01T00:00:01Z".into(), "1970-01-01T00:00:01.5Z".into())
+        );
+    }
 
     #[test]
     fn numbers_are_grouped_by_three() {

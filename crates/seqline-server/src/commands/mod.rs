@@ -5,6 +5,7 @@ pub(crate) mod consumers;
 pub(crate) mod import;
 pub(crate) mod jobs;
 pub(crate) mod migrate;
+pub(crate) mod parked;
 pub(crate) mod partitions;
 pub(crate) mod serve;
 pub(crate) mod status;

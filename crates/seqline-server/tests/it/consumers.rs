@@ -1,79 +1,86 @@
 //! `seqline consumers`
 
-use seqline_testkit::{Role, TestDb};
-use serde_json::{Value, json};
+mod lanes;
+mod losses;
+mod moves;
+mod pause;
+mod replay;
+mod retire;
+mod show;
 
-use crate::support::{append, on, run_sql, server_db};
-use crate::worker::{Worker, worker};
+use seqline_testkit::{Role, TestDb};
+use serde_json::Value;
+
+use crate::support::{Seqline, on};
+use crate::worker::worker;
 
 async fn consumers(db: &TestDb, args: &str) -> String {
     on(db, Role::App, ["consumers"]).args(args.split(' ')).ok().await
 }
 
-#[tokio::test]
-async fn a_consumer_is_paused_and_goes_on_while_its_worker_runs() {
-    let db = server_db().await;
-    let worker = Worker::start(worker(&db)).await;
-    append(&db.producer(), [1]).await;
-    worker.records(1..=1).await;
-    assert_eq!(
-        consumers(&db, "pause recorder").await,
-        "would pause consumer recorder at seq 1, 0 events behind: no round of it begins then, and retention does not wait for it. Add --yes to do it\n"
-    );
-    assert_eq!(consumers(&db, "resume recorder").await, "consumer recorder is not paused\n");
-    assert_eq!(
-        consumers(&db, "pause recorder --reason maintenance --yes").await,
-        "consumer recorder is paused\n"
-    );
-    let again = consumers(&db, "pause recorder --yes").await;
-    assert_eq!(again, "consumer recorder is paused already, at seq 1\n");
-    append(&db.producer(), 2..=3).await;
-    worker.says("event consumer is paused").await;
-    let listed: Value = serde_json::from_str(&consumers(&db, "list --json").await).unwrap();
-    assert_eq!(
-        (&listed[0]["name"], &listed[0]["state"], &listed[0]["lag"]),
-        (&json!("recorder"), &json!("paused"), &json!(2))
-    );
-    assert!(listed[0]["paused_at"].is_string());
-    let table = consumers(&db, "list").await;
-    assert!(table.contains(" recorder  worker ") && table.contains(" paused "), "{table}");
-    let status = on(&db, Role::App, ["status"]).ok().await;
-    assert!(status.contains(" paused "), "{status}");
-    assert_eq!(
-        consumers(&db, "resume recorder").await,
-        "would let consumer recorder go on at seq 1, 2 events behind. Add --yes to do it\n"
-    );
-    let done: Value = serde_json::from_str(&consumers(&db, "resume recorder --yes --json").await).unwrap();
-    assert_eq!(done, json!({"consumer": "recorder", "last_seq": 1, "lag": 2, "done": true, "changed": true}));
-    worker.records(1..=3).await;
-    worker.stop().await;
-    let audit: Vec<(String, String, Option<String>)> =
-        sqlx::query_as("SELECT action, subject, why FROM seqline.audit_log ORDER BY id")
-            .fetch_all(&db.admin())
-            .await
-            .unwrap();
-    let row =
-        |action: &str, why: Option<&str>| (action.to_owned(), "recorder".to_owned(), why.map(str::to_owned));
-    assert_eq!(audit, [row("consumer.pause", Some("maintenance")), row("consumer.resume", None)]);
+async fn json_of(db: &TestDb, args: &str) -> Value {
+    serde_json::from_str(&consumers(db, &format!("{args} --json")).await).expect("it is JSON")
 }
 
-#[tokio::test]
-async fn what_cannot_be_done_is_a_sentence() {
-    let db = server_db().await;
-    let none = on(&db, Role::App, ["consumers", "list"]).run().await;
-    assert_eq!((none.code(), none.sentence(0).as_str()), (Some(0), "no consumers found"));
-    for name in ["nobody", "No-Name"] {
-        let sentence = on(&db, Role::App, ["consumers", "pause", name, "--yes"]).refused(4).await;
-        assert_eq!(sentence, format!("there is no consumer {name}"));
-    }
-    let mut session = db.connect(Role::Consumer).await;
-    run_sql(&mut session, "SELECT seqline.register_consumer('mine')").await;
-    run_sql(&mut session, "BEGIN; SELECT seqline.poll('mine', 1)").await;
-    let outcome = on(&db, Role::App, ["consumers", "pause", "mine", "--yes"]).run().await;
-    assert_eq!(
-        (outcome.code(), outcome.sentence(3).as_str()),
-        (Some(3), "a round of consumer mine has not ended for 10s: nothing was changed, try again")
-    );
-    run_sql(&mut session, "COMMIT").await;
-    assert_eq!(consumers(&db, "pause mine --yes").await, "consumer mine is paused\n");
+async fn refused(db: &TestDb, args: &str) -> String {
+    on(db, Role::App, ["consumers"]).args(args.split(' ')).refused(4).await
+}
+
+/// A worker that notices at once what was done to its consumer.
+fn quick_worker(db: &TestDb) -> Seqline {
+    worker(db).env("SEQLINE_CONSUMER__POLL_INTERVAL", "20ms")
+}
+
+/// The members of each row of the table, by its header.
+async fn cells(db: &TestDb, args: &str, columns: &[&str]) -> Vec<Vec<String>> {
+    let text = consumers(db, args).await;
+    let mut lines = text.lines();
+    let header = lines.next().expect("there is a header");
+    let end = |column: &str| header.find(column).expect("there is such a column") + column.len();
+    let row = |line: &str| {
+        // Cells are cut by two spaces; that of a column overlaps its header.
+        let cell = |column: &&str| {
+            let (end, begin) = (end(column), end(column) - column.len());
+            let mut at = 0;
+            let parts = line.split("  ").map(|part| {
+                let place = (at, at + part.len());
+                at += part.len() + 2;
+                (place, part.trim())
+            });
+            let found = parts.filter(|((from, to), part)| !part.is_empty() && *from < end && *to > begin);
+            found.map(|(_, part)| part).next().unwrap_or_default().to_owned()
+        };
+        columns.iter().map(cell).collect()
+    };
+    lines.map(row).collect()
+}
+
+/// What is in the audit log, of which the times are left out.
+pub(crate) async fn audited(db: &TestDb) -> Vec<(String, String, String, Value, Value, Option<String>)> {
+    let rows: Vec<(String, String, String, Value, Value, Option<String>)> = sqlx::query_as(
+        "SELECT who, action, subject, before - '{paused_at,retired_at,acknowledged_at}'::text[],
+                after - '{paused_at,retired_at,acknowledged_at}'::text[], why
+         FROM seqline.audit_log ORDER BY id",
+    )
+    .fetch_all(&db.admin())
+    .await
+    .expect("the audit log can be read");
+    rows
+}
+
+/// A row of the audit log that the role of the tests has caused.
+pub(crate) fn audit_row(
+    action: &str,
+    subject: &str,
+    (before, after): (Value, Value),
+    why: Option<&str>,
+) -> (String, String, String, Value, Value, Option<String>) {
+    (
+        Role::App.login().to_owned(),
+        action.to_owned(),
+        subject.to_owned(),
+        before,
+        after,
+        why.map(str::to_owned),
+    )
 }

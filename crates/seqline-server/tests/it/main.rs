@@ -12,6 +12,7 @@ mod help;
 mod import;
 mod jobs;
 mod migrate;
+mod parked;
 mod readme;
 mod serve;
 mod status;

@@ -99,6 +99,15 @@ fn parsed(log: &Mutex<Vec<String>>) -> Vec<Value> {
     log.lock().unwrap().iter().map(parse).collect()
 }
 
+/// Waits until a worker has recorded each of these a second time.
+pub(crate) async fn again(worker: &Worker, seqs: impl IntoIterator<Item = i64> + Clone) {
+    eventually(DEADLINE, "all are recorded again", async || {
+        let recorded = recorded(&worker.log());
+        seqs.clone().into_iter().all(|seq| recorded.get(&seq) == Some(&2))
+    })
+    .await;
+}
+
 /// The messages of a log in their order, without those of single events.
 pub(crate) fn messages(log: &[Value]) -> Vec<&str> {
     log.iter()

@@ -112,7 +112,8 @@ pub(crate) async fn definition(
     name: &str,
 ) -> Result<Option<(Filter, String)>, sqlx::Error> {
     let row = sqlx::query(
-        "SELECT e.types || ARRAY(SELECT p.prefix || '*' FROM unnest(e.type_prefixes) AS p (prefix)),
+        "SELECT CASE WHEN e.types IS NOT NULL
+                     THEN e.types || ARRAY(SELECT p.prefix || '*' FROM unnest(e.type_prefixes) AS p (prefix)) END,
                 e.spaces, e.channels, e.resource_kinds, e.lane_key
          FROM seqline.event_consumers e WHERE e.name = $1",
     )

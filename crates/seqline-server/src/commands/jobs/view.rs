@@ -70,7 +70,9 @@ pub(super) fn table(jobs: &[JobRow]) -> Result<(), Failure> {
             job.queue.clone(),
             format!("{}/{}", job.attempt, job.max_attempts),
             seconds(when(job)),
-            job.errors.last().map_or_else(String::new, |failed| shortened(&failed.error)),
+            job.errors
+                .last()
+                .map_or_else(String::new, |failed| output::shortened(&failed.error, JOB_ERROR_CHARS_MAX)),
         ]
     };
     output::table(
@@ -120,27 +122,4 @@ fn when(job: &JobRow) -> Timestamp {
 
 fn seconds(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-/// On one line, as much as fits beside the rest.
-fn shortened(error: &str) -> String {
-    let line: String = error.replace(char::is_control, " ");
-    match line.char_indices().nth(JOB_ERROR_CHARS_MAX) {
-        Some((end, _)) => format!("{}...", &line[..end]),
-        None => line,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_is_one_line_of_bounded_length() {
-        assert_eq!(shortened("a\nb\tc"), "a b c");
-        let long = "\u{e4}".repeat(JOB_ERROR_CHARS_MAX + 1);
-        assert_eq!(shortened(&long), format!("{}...", "\u{e4}".repeat(JOB_ERROR_CHARS_MAX)));
-        let fits = "x".repeat(JOB_ERROR_CHARS_MAX);
-        assert_eq!(shortened(&fits), fits);
-    }
 }

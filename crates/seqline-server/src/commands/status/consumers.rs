@@ -5,18 +5,20 @@ use serde::Serialize;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use super::rfc3339;
 use crate::failure::Failure;
 use crate::output;
-use crate::output::grouped;
+use crate::output::{grouped, rfc3339};
 
-/// All consumers; `None` where they cannot be seen: as a role that only reads, and in an older schema that has none. The
+/// All consumers but those that were retired; `None` where they cannot be seen: as a role that only reads, and in an older schema that has none. The
 /// rest of the status is worth showing then.
 pub(super) async fn consumers(connection: &mut PgConnection) -> Result<Option<Vec<ConsumerState>>, Failure> {
     const INSUFFICIENT_PRIVILEGE: &str = "42501";
     const UNDEFINED_TABLE: &str = "42P01";
     match states(connection).await {
-        Ok(states) => Ok(Some(states)),
+        Ok(mut states) => {
+            states.retain(|state| state.retired_at.is_none());
+            Ok(Some(states))
+        }
         Err(error) => match error.sqlstate() {
             Some(INSUFFICIENT_PRIVILEGE | UNDEFINED_TABLE) => Ok(None),
             _ => Err(error.into()),
@@ -28,12 +30,16 @@ pub(super) async fn consumers(connection: &mut PgConnection) -> Result<Option<Ve
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
+    /// Somebody has taken it out of use.
+    Retired,
     /// Its cursor belongs to another history, so it does nothing. Never idle, although there is nothing to handle.
     AheadOfHead,
     /// Somebody has paused it.
     Paused,
     /// Its last round failed.
     Failing,
+    /// It was for a piece of the log, and has handled all of that.
+    Done,
     /// There are events to handle.
     Behind,
     /// It has handled everything.
@@ -42,12 +48,16 @@ enum State {
 
 impl State {
     fn of(consumer: &ConsumerState) -> Self {
-        if consumer.is_ahead_of_head() {
+        if consumer.retired_at.is_some() {
+            Self::Retired
+        } else if consumer.is_ahead_of_head() {
             Self::AheadOfHead
         } else if consumer.paused_at.is_some() {
             Self::Paused
         } else if consumer.last_failure.as_ref().is_some_and(|failure| failure.current) {
             Self::Failing
+        } else if consumer.is_done() {
+            Self::Done
         } else if consumer.lag() > 0 {
             Self::Behind
         } else {
@@ -57,19 +67,27 @@ impl State {
 
     fn text(self) -> &'static str {
         match self {
+            Self::Retired => "retired",
             Self::AheadOfHead => "ahead of head",
             Self::Paused => "paused",
             Self::Failing => "failing",
+            Self::Done => "done",
             Self::Behind => "behind",
             Self::Idle => "idle",
         }
     }
 }
 
+/// The same for people.
+pub(in crate::commands) fn state(consumer: &ConsumerState) -> &'static str {
+    State::of(consumer).text()
+}
+
 #[derive(Serialize)]
 pub(in crate::commands) struct Row {
     name: String,
     kind: String,
+    lanes: u32,
     last_seq: i64,
     head_seq: i64,
     lag: i64,
@@ -80,7 +98,14 @@ pub(in crate::commands) struct Row {
     updated_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     paused_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retired_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until_seq: Option<i64>,
     state: State,
+    parked_events: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_parked_seq: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<LastError>,
     lost_events: i64,
@@ -97,7 +122,11 @@ struct LastError {
 }
 
 pub(in crate::commands) fn rows(consumers: Vec<ConsumerState>, now: OffsetDateTime) -> Vec<Row> {
-    let row = |consumer: ConsumerState| Row {
+    consumers.into_iter().map(|consumer| row(consumer, now)).collect()
+}
+
+pub(in crate::commands) fn row(consumer: ConsumerState, now: OffsetDateTime) -> Row {
+    Row {
         lag: consumer.lag(),
         state: State::of(&consumer),
         oldest_pending_at: consumer.oldest_pending_at.map(rfc3339),
@@ -110,13 +139,17 @@ pub(in crate::commands) fn rows(consumers: Vec<ConsumerState>, now: OffsetDateTi
         }),
         name: consumer.name,
         kind: consumer.kind,
+        lanes: consumer.lanes,
         last_seq: consumer.last_seq,
         head_seq: consumer.head_seq,
         updated_at: rfc3339(consumer.updated_at),
         paused_at: consumer.paused_at.map(rfc3339),
+        retired_at: consumer.retired_at.map(rfc3339),
+        until_seq: consumer.until_seq,
+        parked_events: consumer.parked,
+        first_parked_seq: consumer.first_parked,
         lost_events: consumer.lost,
-    };
-    consumers.into_iter().map(row).collect()
+    }
 }
 
 /// A table, if there is anything to show.
@@ -133,23 +166,42 @@ pub(in crate::commands) fn table(consumers: &[ConsumerState], now: OffsetDateTim
         vec![
             consumer.name.clone(),
             consumer.kind.clone(),
+            consumer.lanes.to_string(),
             grouped(consumer.last_seq),
             grouped(consumer.lag()),
             consumer.oldest_pending_at.map_or_else(String::new, |at| age(age_seconds(at, now))),
-            State::of(consumer).text().to_owned(),
+            state(consumer).to_owned(),
+            parked(consumer),
             grouped(consumer.lost),
             last_error(consumer, now),
         ]
     };
     output::table(
-        &["consumer", "kind", "cursor", "lag", "oldest pending", "state", "lost", "last error"],
-        &[2, 3, 4, 6],
+        &[
+            "consumer",
+            "kind",
+            "lanes",
+            "cursor",
+            "lag",
+            "oldest pending",
+            "state",
+            "parked",
+            "lost",
+            "last error",
+        ],
+        &[2, 3, 4, 5, 8],
         consumers.iter().map(cells).collect(),
     )
 }
 
+/// Such as `2 from seq 17`.
+fn parked(consumer: &ConsumerState) -> String {
+    let first = consumer.first_parked.map_or_else(String::new, |seq| format!(" from seq {}", grouped(seq)));
+    format!("{}{first}", grouped(consumer.parked))
+}
+
 /// Such as `handler at seq 17, for 3m`.
-fn last_error(consumer: &ConsumerState, now: OffsetDateTime) -> String {
+pub(in crate::commands) fn last_error(consumer: &ConsumerState, now: OffsetDateTime) -> String {
     let Some(failure) = &consumer.last_failure else { return String::new() };
     let seq = failure.seq.map_or_else(String::new, |seq| format!(" at seq {}", grouped(seq)));
     let since = age(age_seconds(failure.failed_at, now));
@@ -158,12 +210,12 @@ fn last_error(consumer: &ConsumerState, now: OffsetDateTime) -> String {
 }
 
 /// Clocks of two machines differ, so what is just over can seem to come.
-fn age_seconds(at: OffsetDateTime, now: OffsetDateTime) -> i64 {
+pub(in crate::commands) fn age_seconds(at: OffsetDateTime, now: OffsetDateTime) -> i64 {
     (now - at).whole_seconds().max(0)
 }
 
 /// A time span at a glance: its largest unit.
-fn age(seconds: i64) -> String {
+pub(in crate::commands) fn age(seconds: i64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m", seconds / 60),
@@ -218,6 +270,26 @@ mod tests {
         ] {
             assert_eq!(State::of(&consumer(last_seq, 8, failure)), state, "{last_seq} {failure:?}");
         }
+    }
+
+    #[test]
+    fn one_that_is_out_of_use_paused_or_done_is_neither_behind_nor_idle() {
+        let done = ConsumerState { until_seq: Some(5), ..consumer(5, 8, None) };
+        assert_eq!(State::of(&done), State::Done);
+        let not_yet = ConsumerState { until_seq: Some(5), ..consumer(4, 8, None) };
+        assert_eq!((State::of(&not_yet), not_yet.lag()), (State::Behind, 1));
+        let paused = ConsumerState { paused_at: Some(NOW), ..done };
+        assert_eq!(State::of(&paused), State::Paused);
+        let retired = ConsumerState { retired_at: Some(NOW), ..consumer(9, 8, None) };
+        assert_eq!(State::of(&retired), State::Retired);
+    }
+
+    #[test]
+    fn parked_events_are_counted_from_the_first() {
+        let mut parking = consumer(8, 8, None);
+        assert_eq!(parked(&parking), "0");
+        (parking.parked, parking.first_parked) = (2, Some(1017));
+        assert_eq!(parked(&parking), "2 from seq 1,017");
     }
 
     #[test]

@@ -6,13 +6,12 @@ mod jobs;
 use seqline::Clock;
 use serde::Serialize;
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use uuid::Uuid;
 
 use super::configuration;
 use crate::cli::{DatabaseArgs, StatusArgs};
 use crate::failure::Failure;
-use crate::output::grouped;
+use crate::output::{grouped, rfc3339};
 use crate::{connect, output};
 
 #[derive(Serialize)]
@@ -96,8 +95,4 @@ fn room(headroom: i64) -> Result<(), Failure> {
         ));
     }
     Ok(())
-}
-
-fn rfc3339(at: OffsetDateTime) -> String {
-    at.format(&Rfc3339).unwrap_or_default()
 }

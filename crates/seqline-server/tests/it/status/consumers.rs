@@ -30,7 +30,18 @@ async fn table(db: &TestDb) -> Vec<Vec<String>> {
     };
     assert_eq!(
         cells(header),
-        ["consumer", "kind", "cursor", "lag", "oldest pending", "state", "lost", "last error"]
+        [
+            "consumer",
+            "kind",
+            "lanes",
+            "cursor",
+            "lag",
+            "oldest pending",
+            "state",
+            "parked",
+            "lost",
+            "last error"
+        ]
     );
     lines.map(cells).collect()
 }
@@ -52,12 +63,17 @@ async fn each_is_shown_with_its_cursor_lag_and_failure() {
     add(&db, "broken", "worker", 16).await;
     add(&db, "mended", "worker", 1234).await;
     add(&db, "restored", "worker", 1300).await;
+    add(&db, "replay", "worker", 9).await;
+    add(&db, "unused", "worker", 3).await;
     as_admin(
         &db,
         "INSERT INTO seqline.event_consumer_failures (name, error_type, seq, failed_at, recovered_at) VALUES
              ('broken', 'handler', 17, now() - interval '3 min 5 s', NULL),
              ('mended', 'database', NULL, now() - interval '2 h 5 s', now());
-         INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) VALUES ('late', 1, 3)",
+         INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) VALUES ('late', 1, 3);
+         INSERT INTO seqline.parked_events (consumer, seq) VALUES ('late', 3), ('late', 4);
+         UPDATE seqline.event_consumers SET until_seq = 9 WHERE name = 'replay';
+         UPDATE seqline.event_consumers SET retired_at = now() WHERE name = 'unused'",
     )
     .await;
     let rows = table(&db).await;
@@ -68,14 +84,15 @@ async fn each_is_shown_with_its_cursor_lag_and_failure() {
     assert_eq!(
         rows.iter().map(without_age).collect::<Vec<_>>(),
         [
-            vec!["broken", "worker", "16", "1,218", "failing", "0", "handler at seq 17, for 3m"],
-            vec!["done", "worker", "1,234", "0", "idle", "0"],
-            vec!["late", "poll", "4", "1,230", "behind", "3"],
-            vec!["mended", "worker", "1,234", "0", "idle", "0", "database, 2h ago, recovered"],
-            vec!["restored", "worker", "1,300", "0", "ahead of head", "0"],
+            vec!["broken", "worker", "1", "16", "1,218", "failing", "0", "0", "handler at seq 17, for 3m"],
+            vec!["done", "worker", "1", "1,234", "0", "idle", "0", "0"],
+            vec!["late", "poll", "1", "4", "1,230", "behind", "2 from seq 3", "3"],
+            vec!["mended", "worker", "1", "1,234", "0", "idle", "0", "0", "database, 2h ago, recovered"],
+            vec!["replay", "worker", "1", "9", "0", "done", "0", "0"],
+            vec!["restored", "worker", "1", "1,300", "0", "ahead of head", "0", "0"],
         ]
     );
-    assert!(rows[0].len() == 8 && rows[2].len() == 7, "those that are behind have an age: {rows:?}");
+    assert!(rows[0].len() == 10 && rows[2].len() == 9, "those that are behind have an age: {rows:?}");
 }
 
 #[tokio::test]
@@ -100,18 +117,18 @@ async fn the_members_of_the_json_are_these() {
     assert_eq!(
         broken,
         json!({
-            "name": "broken", "kind": "worker", "last_seq": 1, "head_seq": 3, "lag": 2,
+            "name": "broken", "kind": "worker", "lanes": 1, "last_seq": 1, "head_seq": 3, "lag": 2,
             "oldest_pending_at": null, "pending_age_seconds": null, "updated_at": "2026-11-29T12:00:00Z",
             "state": "failing",
             "last_error": {"type": "handler", "seq": 2, "at": null, "current": true},
-            "lost_events": 0,
+            "parked_events": 0, "lost_events": 0,
         })
     );
     assert_eq!(
         status["consumers"][1],
         json!({
-            "name": "done", "kind": "poll", "last_seq": 3, "head_seq": 3, "lag": 0,
-            "updated_at": "2026-11-29T12:00:00Z", "state": "idle", "lost_events": 0,
+            "name": "done", "kind": "poll", "lanes": 1, "last_seq": 3, "head_seq": 3, "lag": 0,
+            "updated_at": "2026-11-29T12:00:00Z", "state": "idle", "parked_events": 0, "lost_events": 0,
         })
     );
 }

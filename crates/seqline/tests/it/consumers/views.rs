@@ -142,6 +142,7 @@ async fn the_details_are_bounded_and_say_how_much_there_is() {
     )
     .await;
     let found = details_of(&bench.db).await;
+    assert!(found.filter.is_everything());
     assert_eq!((found.skipped.len(), found.skipped[0], found.skipped_count), (20, 1, 40));
     assert_eq!((found.losses.len(), found.losses[0].from, found.losses_count), (20, 30, 30));
     assert_eq!((found.audit.len(), found.audit[0].before.len()), (5, 500));

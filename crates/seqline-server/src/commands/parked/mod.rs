@@ -1,0 +1,70 @@
+//! `seqline parked`: what consumers have put aside, while workers run elsewhere.
+
+mod change;
+mod view;
+
+use seqline::consumer::{parked, parked_event};
+use seqline::{Clock, ReadError};
+use sqlx::PgConnection;
+
+use super::consumers::{connect, find};
+use crate::cli::{DatabaseArgs, ParkedAction, ParkedArgs};
+use crate::failure::Failure;
+use crate::{connect, output};
+
+pub(crate) async fn run(database: &DatabaseArgs, args: ParkedArgs) -> Result<(), Failure> {
+    let (mut connection, json) = (connect(database).await?, args.json);
+    let connection = &mut connection;
+    connect::refuse_older_schema(connection).await?;
+    match args.action {
+        ParkedAction::List { consumer, limit } => list(connection, consumer.as_deref(), limit, json).await,
+        ParkedAction::Show { consumer, seq } => show(connection, &consumer, seq, json).await,
+        ParkedAction::Retry { consumer, seq, confirm } => {
+            change::retry(connection, &consumer, seq, confirm.mode(), json).await
+        }
+        // One of the two is given.
+        ParkedAction::Discard { consumer, seq, all: _, confirm } => {
+            change::discard(connection, &consumer, seq, confirm.mode(), json).await
+        }
+    }
+}
+
+async fn list(
+    connection: &mut PgConnection,
+    consumer: Option<&str>,
+    limit: u32,
+    json: bool,
+) -> Result<(), Failure> {
+    let name = match consumer {
+        Some(consumer) => Some(find(connection, consumer).await?.0),
+        None => None,
+    };
+    let found = parked(connection, name.as_ref(), limit).await?;
+    let now = Clock::system().now();
+    match (json, found.events.is_empty()) {
+        (true, _) => output::json(&found.events.iter().map(view::Row::of).collect::<Vec<_>>())?,
+        (false, true) => eprintln!("seqline: no parked events found"),
+        (false, false) => view::table(&found.events, now)?,
+    }
+    if found.more {
+        eprintln!("seqline: there are more than {limit} parked events: --limit shows up to 1000");
+    }
+    Ok(())
+}
+
+async fn show(connection: &mut PgConnection, consumer: &str, seq: i64, json: bool) -> Result<(), Failure> {
+    let (name, _) = find(connection, consumer).await?;
+    let Some(parked) = parked_event(connection, &name, seq).await? else {
+        return Err(Failure::Refused(format!("consumer {name} has no parked event {seq}")));
+    };
+    let event = match seqline::read::events_after(connection, seq - 1, 1).await {
+        Ok(mut events) => events.pop().filter(|event| event.seq == seq),
+        Err(ReadError::Database(error)) => return Err(error.into()),
+        // What is missing from the log is parked all the same.
+        Err(_) => None,
+    };
+    if json {
+        return output::json(&view::Details::of(&parked, event.as_ref())?);
+    }
+    view::details(&parked, event, Clock::system().now())
+}
