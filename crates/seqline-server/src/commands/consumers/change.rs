@@ -95,6 +95,7 @@ pub(super) async fn retire(
     let seq = grouped(last_seq);
     let left = match (events, parked) {
         (0, 0) => "it has handled all of its events".to_owned(),
+        (0, parked) => format!("it has come to the end, and {} parked", are(parked)),
         (events, 0) => format!("{} not handled", are(events)),
         (events, parked) => format!("{} not handled, and {} parked", are(events), are(parked)),
     };

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::support::{append, run_sql, server_db};
+use crate::support::{append, as_admin, run_sql, server_db};
 use crate::worker::{Worker, recorded};
 
 #[tokio::test]
@@ -76,5 +76,21 @@ async fn a_lane_that_does_not_come_is_named_and_nothing_is_changed() {
     let positions: Vec<_> = lanes.as_array().unwrap().iter().map(|lane| lane["last_seq"].as_i64()).collect();
     assert_eq!(positions, [Some(3), Some(0), Some(0)]);
     run_sql(&mut session, "SELECT seqline.poll('mine', 10, 1); SELECT seqline.poll('mine', 10, 2)").await;
+    assert_eq!(consumers(&db, "lanes mine --to 2 --yes").await, "consumer mine has 2 lanes by resource\n");
+}
+
+#[tokio::test]
+async fn parked_events_keep_the_key_as_it_is() {
+    let db = server_db().await;
+    append(&db.producer(), [1]).await;
+    let register = "SELECT seqline.register_consumer('mine', 'oldest'); SELECT seqline.poll('mine', 1)";
+    run_sql(&mut db.connect(Role::Consumer).await, register).await;
+    as_admin(&db, "INSERT INTO seqline.parked_events (consumer, seq) VALUES ('mine', 1)").await;
+    for confirm in ["", " --yes"] {
+        assert_eq!(
+            refused(&db, &format!("lanes mine --to 2 --key space{confirm}")).await,
+            "consumer mine has parked events, which wait by resource. Retry or discard them, and then take another key"
+        );
+    }
     assert_eq!(consumers(&db, "lanes mine --to 2 --yes").await, "consumer mine has 2 lanes by resource\n");
 }

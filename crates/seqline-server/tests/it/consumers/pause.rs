@@ -5,7 +5,7 @@ use seqline_testkit::Role;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::support::{append, on, run_sql, server_db};
+use crate::support::{append, as_admin, on, run_sql, server_db};
 use crate::worker::{Worker, worker};
 
 #[tokio::test]
@@ -127,4 +127,29 @@ async fn a_reason_that_is_too_long_is_refused() {
     let sentence = blank.refused(4).await;
     assert_eq!(sentence, "the reason is missing. Say why, for those who find it in the audit log");
     assert_eq!(audited(&db).await, []);
+}
+
+#[tokio::test]
+async fn a_role_that_may_not_is_told_which_may() {
+    let db = server_db().await;
+    run_sql(&mut db.connect(Role::Consumer).await, "SELECT seqline.register_consumer('mine')").await;
+    for line in ["consumers list", "consumers show mine", "consumers retire mine --yes", "parked list"] {
+        let sentence = on(&db, Role::Reader, line.split(' ')).refused(4).await;
+        assert!(sentence.ends_with(": grant this role seqline_app"), "{line}: {sentence}");
+    }
+}
+
+#[tokio::test]
+async fn a_schema_that_does_not_know_it_has_to_be_migrated() {
+    let db = server_db().await;
+    run_sql(&mut db.connect(Role::Consumer).await, "SELECT seqline.register_consumer('mine')").await;
+    as_admin(
+        &db,
+        "DROP FUNCTION seqline.retire_consumer; DELETE FROM seqline.schema_version WHERE version > 12",
+    )
+    .await;
+    for line in ["consumers show mine", "consumers retire mine --yes", "parked list"] {
+        let sentence = on(&db, Role::App, line.split(' ')).refused(4).await;
+        assert!(sentence.ends_with(": run seqline migrate"), "{line}: {sentence}");
+    }
 }

@@ -75,4 +75,10 @@ async fn what_is_left_behind_is_counted() {
         consumers(&db, "retire mine --yes").await,
         "consumer mine is retired at seq 2, where 1,001 events are not handled, and 1 event is parked\n"
     );
+    consumers(&db, "resume mine --yes").await;
+    run_sql(&mut session, "SELECT seqline.poll('mine', 1001)").await;
+    assert_eq!(
+        consumers(&db, "retire mine --yes").await,
+        "consumer mine is retired at seq 1,003, where it has come to the end, and 1 event is parked\n"
+    );
 }
