@@ -151,7 +151,7 @@ pub struct LanesArgs {
 /// Options of `consumers replay`.
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
-    /// The consumer whose filter and lanes the new one gets; it is not touched
+    /// The consumer after which the new one is made; it is not touched
     pub name: String,
     /// Name of the new consumer
     #[arg(long, value_name = "NEW")]

@@ -120,14 +120,13 @@ pub(super) async fn replay(
     let events = count(replay.events, "event");
     let piece = format!("seq {} to {} of the log, {events}", grouped(replay.from), grouped(replay.to));
     let who = match replay.kind.as_str() {
-        "poll" => "Somebody has to poll",
-        _ => "A program has to handle",
+        "poll" => format!("It asks for the same as {name}, and somebody has to poll it"),
+        // A worker says at each start what it asks for.
+        _ => "A program has to handle them under that name, and says itself what it asks for".to_owned(),
     };
     let sentence = match args.confirm.yes {
-        false => format!(
-            "would make consumer {into}, which gets {piece}, as {name} asks for them. {who} them under that name{ADD_YES}"
-        ),
-        true => format!("consumer {into} gets {piece}, as {name} asks for them. {who} them under that name"),
+        false => format!("would make consumer {into}, which gets {piece}. {who}{ADD_YES}"),
+        true => format!("consumer {into} gets {piece}. {who}"),
     };
     let report = ReplayReport {
         consumer: &args.name,

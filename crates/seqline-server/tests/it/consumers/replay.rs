@@ -26,7 +26,7 @@ async fn a_piece_of_the_log_is_handled_again_under_another_name_until_it_is_done
     let replay = "replay recorder --into again --from 2 --to 4";
     assert_eq!(
         consumers(&db, replay).await,
-        "would make consumer again, which gets seq 2 to 4 of the log, 3 events, as recorder asks for them. A program has to handle them under that name. Add --yes to do it\n"
+        "would make consumer again, which gets seq 2 to 4 of the log, 3 events. A program has to handle them under that name, and says itself what it asks for. Add --yes to do it\n"
     );
     assert_eq!(audited(&db).await, []);
     assert_eq!(
@@ -92,6 +92,6 @@ async fn what_cannot_be_replayed_is_said() {
     let replay = consumers(&db, &format!("replay mine --into again {times} --yes")).await;
     assert_eq!(
         replay,
-        "consumer again gets seq 1 to 3 of the log, 3 events, as mine asks for them. Somebody has to poll them under that name\n"
+        "consumer again gets seq 1 to 3 of the log, 3 events. It asks for the same as mine, and somebody has to poll it\n"
     );
 }
