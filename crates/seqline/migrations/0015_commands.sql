@@ -170,6 +170,8 @@ CREATE FUNCTION seqline.skip_event(
 )
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     v_consumer seqline.event_consumers;
@@ -178,7 +180,14 @@ DECLARE
 BEGIN
     PERFORM seqline.check_why(p_why, p_apply);
     v_consumer := seqline.hold_consumer(p_name, p_apply);
-    v_position := seqline.consumer_position(p_name);
+    EXECUTE format('SELECT true, e.type, e.resource_kind || coalesce(''/'' || e.resource_id, ''''),
+                           seqline.lane_position($1, seqline.lane_of(seqline.key_of($2, e.resource_kind, e.resource_id,
+                               e.channel_id, e.thread_id, e.space_id), $3))
+                    FROM seqline.event_log e WHERE e.seq = %s', p_seq)
+    INTO in_log, type, resource, v_position USING p_name, v_consumer.lane_key, v_consumer.lanes;
+    in_log := coalesce(in_log, false);
+    -- The lane of the event; of what is missing, the one that is furthest behind.
+    v_position := coalesce(v_position, seqline.consumer_position(p_name));
     v_head := seqline.head();
     IF (p_seq > v_position) IS NOT TRUE THEN
         PERFORM seqline.refuse_consumer('consumer_skip',
@@ -193,9 +202,6 @@ BEGIN
             'It does so when it comes there.');
     END IF;
     ahead := p_seq - v_position - 1;
-    EXECUTE format('SELECT true, e.type, e.resource_kind || coalesce(''/'' || e.resource_id, '''')
-                    FROM seqline.event_log e WHERE e.seq = %s', p_seq) INTO in_log, type, resource;
-    in_log := coalesce(in_log, false);
     IF NOT p_apply THEN
         RETURN;
     END IF;

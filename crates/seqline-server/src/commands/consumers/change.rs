@@ -39,7 +39,7 @@ pub(super) async fn pause(
     let sentence = match (changed, change.confirm.yes) {
         (false, _) => format!("consumer {name} is paused already, at seq {seq}"),
         (true, false) => format!(
-            "would pause consumer {name} at seq {seq}, {behind} behind: no round of it begins then, and retention does not wait for it{ADD_YES}"
+            "would pause consumer {name} at seq {seq}, {behind} behind: no round of it begins then{ADD_YES}"
         ),
         (true, true) => format!("consumer {name} is paused"),
     };

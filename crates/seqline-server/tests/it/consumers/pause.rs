@@ -16,7 +16,7 @@ async fn a_consumer_is_paused_and_goes_on_while_its_worker_runs() {
     worker.records(1..=1).await;
     assert_eq!(
         consumers(&db, "pause recorder").await,
-        "would pause consumer recorder at seq 1, 0 events behind: no round of it begins then, and retention does not wait for it. Add --yes to do it\n"
+        "would pause consumer recorder at seq 1, 0 events behind: no round of it begins then. Add --yes to do it\n"
     );
     assert_eq!(consumers(&db, "resume recorder").await, "consumer recorder is not paused\n");
     assert_eq!(

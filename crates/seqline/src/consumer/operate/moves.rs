@@ -152,9 +152,9 @@ pub struct Replay {
     pub kind: String,
 }
 
-/// Makes a new consumer that gets a piece of the log again, from one event up to another, with the filter and the lanes of `name`, which is
+/// Makes a new consumer that gets a piece of the log again, from one event up to another, with the lanes of `name`, which is
 /// not touched. It works when a program handles it under the new name, ends at the last of them, and is then to be
-/// [retired](retire()).
+/// [retired](retire()). One that is polled asks for what `name` asks for; a worker's program says that itself.
 ///
 /// `to` as a time is the last event before the first that was appended then or later.
 ///
