@@ -350,6 +350,9 @@ pub struct RetentionArgs {
     /// How long events stay in the log
     #[arg(long, default_value = "30d", value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub retention: std::time::Duration,
+    /// How much longer expired events stay because a consumer has not passed them; 0s is not at all
+    #[arg(long, default_value = "30d", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub retention_hold: std::time::Duration,
     /// After which time a partition with few events is closed although it is not full
     #[arg(long, default_value = "7d", value_name = "DURATION", value_parser = humantime::parse_duration)]
     pub partition_max_age: std::time::Duration,
@@ -361,6 +364,7 @@ impl RetentionArgs {
     pub fn config(&self) -> seqline::maintenance::MaintenanceConfig {
         seqline::maintenance::MaintenanceConfig {
             retention: self.retention,
+            retention_hold: self.retention_hold,
             partition_max_age: self.partition_max_age,
             ..Default::default()
         }

@@ -69,10 +69,10 @@ pub fn main(cli: Cli) -> ExitCode {
 /// refused, since logs are all that a server gives.
 fn init_logs(command: &Command) -> Result<(), Failure> {
     let serves = matches!(command, Command::Serve(_));
-    let default = if serves {
-        "info,sqlx=off,riverqueue=off"
-    } else {
-        "warn,seqline::append=off,sqlx=off,riverqueue=off"
+    let default = match command {
+        Command::Serve(_) => "info,sqlx=off,riverqueue=off",
+        Command::Partitions(_) => "warn,seqline::append=off,seqline::maintenance=off,sqlx=off,riverqueue=off",
+        _ => "warn,seqline::append=off,sqlx=off,riverqueue=off",
     };
     let given = std::env::var_os("SEQLINE_LOG").unwrap_or_default();
     let filter = match given.to_str().map(str::trim) {

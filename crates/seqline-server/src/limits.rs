@@ -67,6 +67,9 @@ pub(crate) const JOBS_MIGRATE_LOCK_RETRY: Duration = Duration::from_millis(200);
 /// How much of an error is in a list of jobs: what fits beside the rest on a wide terminal.
 pub(crate) const JOB_ERROR_CHARS_MAX: usize = 60;
 
+/// Consumers that `status` names for keeping expired partitions: more would push what it says of the log off the screen.
+pub(crate) const STATUS_KEEPERS_MAX: usize = 10;
+
 /// Most jobs in one list.
 pub(crate) const JOBS_LIST_MAX: u32 = 1000;
 

@@ -56,6 +56,9 @@ pub const LANES_GATHER_PAUSE: Duration = Duration::from_millis(20);
 /// How much longer lanes wait for each other than whoever asked for it, so that they are still there when he divides them.
 pub const LANES_GATHER_MARGIN: Duration = Duration::from_secs(10);
 
+/// Consumers that are named as those who keep a partition. Enough to know whom to ask, and a line of the log stays short.
+pub const HOLDERS_NAMED_MAX: usize = 10;
+
 /// Values of one list of a filter: each event is compared with them.
 pub const FILTER_VALUES_MAX: usize = 100;
 

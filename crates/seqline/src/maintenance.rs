@@ -1,13 +1,15 @@
 //! Partitions and retention.
 //!
 //! One run makes sure that partitions exist ahead of the head, closes a partition that has been open for too long, and
-//! drops the oldest ones when all of their events are older than the retention. Each step is a transaction of its own,
-//! so a reader that is in the way of a drop cannot take back the partitions that appends will need. Any number of
-//! processes may run it at once.
+//! drops the oldest ones when all of their events are older than the retention and no consumer has still to get one of
+//! them. For consumers a drop waits only so long. Each step is a transaction of its own, so a reader that is in the way of
+//! a drop cannot take back the partitions that appends will need. Any number of processes may run it at once.
+
+mod holders;
 
 use std::time::Duration;
 
-use sqlx::{PgConnection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
@@ -16,6 +18,8 @@ use crate::deadline::{Lease, within};
 use crate::error::DatabaseError;
 use crate::limits::{STATEMENT_DEADLINE, TASK_LEASE};
 use crate::store;
+
+pub use self::holders::{HeldPartition, Holders, Holding, holders};
 
 /// The name under which processes agree who does the next run.
 const TASK: &str = "partition_maintenance";
@@ -31,6 +35,9 @@ const SCHEDULE_PAUSE_MAX: Duration = Duration::from_secs(60);
 pub struct MaintenanceConfig {
     /// How long events stay (`sync.event_retention`). The partition that holds the head always stays.
     pub retention: Duration,
+    /// How much longer than that an expired partition stays because a consumer has not passed it (`sync.event_retention_hold`).
+    /// What a consumer has not come to by then is lost to it, and so is what it has parked. With 0 retention does not wait.
+    pub retention_hold: Duration,
     /// How long a partition takes events before it is closed although it is not full
     /// (`sync.event_log_partition_max_age`). Without it few events would never expire, since only whole partitions do. One
     /// with more than 100,000 events is left to fill.
@@ -54,6 +61,7 @@ impl Default for MaintenanceConfig {
         const DAY: u64 = 24 * 60 * 60;
         Self {
             retention: Duration::from_secs(30 * DAY),
+            retention_hold: Duration::from_secs(30 * DAY),
             partition_max_age: Duration::from_secs(7 * DAY),
             detach_lock_timeout: Duration::from_millis(50),
             detach_lock_timeout_max: Duration::from_secs(1),
@@ -65,7 +73,7 @@ impl Default for MaintenanceConfig {
 }
 
 /// What a run did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MaintenanceReport {
     /// Partitions that were created.
     pub created: i32,
@@ -73,6 +81,10 @@ pub struct MaintenanceReport {
     pub closed: bool,
     /// Partitions that were dropped.
     pub dropped: i32,
+    /// Those of them that consumers had not passed, in the order of the log: what they had not come to is lost to them.
+    pub lost: Vec<HeldPartition>,
+    /// The partition that has expired and stays, with all after it, because consumers have not passed it.
+    pub held: Option<HeldPartition>,
     /// Whether others used the log for so long that the rest is left to the next run.
     pub postponed: bool,
 }
@@ -108,7 +120,7 @@ impl Maintenance {
     ///
     /// [`DatabaseError`] when the database refuses it. What was created before stays.
     pub async fn ensure(&self) -> Result<i32, DatabaseError> {
-        self.perform(Step::Ensure, Duration::ZERO).await
+        Ok(self.perform(Step::Ensure, Duration::ZERO).await?.count)
     }
 
     /// One whole run. Idempotent, and cancel safe between its steps.
@@ -129,23 +141,33 @@ impl Maintenance {
     ///
     /// As [`Maintenance::run`].
     pub async fn run_until(&self, stop: &CancellationToken) -> Result<MaintenanceReport, DatabaseError> {
-        let (opened_before, cutoff) =
-            (self.ago(self.config.partition_max_age), self.ago(self.config.retention));
+        let now = self.clock.now();
+        let opened_before = before(now, self.config.partition_max_age);
+        let cutoff = before(now, self.config.retention);
+        let held_cutoff = before(cutoff, self.config.retention_hold);
         let mut report = MaintenanceReport { created: self.ensure().await?, ..Default::default() };
         let closed = self.detach(Step::Close { opened_before }, stop).await;
         loop {
-            match self.detach(Step::Drop { cutoff }, stop).await? {
-                Some(0) => break,
-                Some(dropped) => report.dropped += dropped,
-                None => {
-                    report.postponed = true;
+            let Some(done) = self.detach(Step::Drop { cutoff, held_cutoff }, stop).await? else {
+                report.postponed = true;
+                break;
+            };
+            report.dropped += done.count;
+            match (done.count, done.held) {
+                (0, held) => {
+                    self.tell_held(held.as_ref());
+                    report.held = held;
                     break;
+                }
+                (_, lost) => {
+                    self.tell_lost(lost.as_ref());
+                    report.lost.extend(lost);
                 }
             }
         }
         // An error of the one is no reason to leave out the other.
         match closed? {
-            Some(closed) => report.closed = closed > 0,
+            Some(closed) => report.closed = closed.count > 0,
             None => report.postponed = true,
         }
         Ok(report)
@@ -201,6 +223,7 @@ impl Maintenance {
                         created = report.created,
                         closed = report.closed,
                         dropped = report.dropped,
+                        held = report.held.is_some(),
                         "partition maintenance done"
                     );
                     // Cut short it is not finished: another process goes on when the lease is over.
@@ -247,7 +270,7 @@ impl Maintenance {
 
     /// A step that needs the log for itself. Each attempt waits longer for it, with pauses in which those who queued
     /// behind go on; `None` when the last one waited in vain.
-    async fn detach(&self, step: Step, stop: &CancellationToken) -> Result<Option<i32>, DatabaseError> {
+    async fn detach(&self, step: Step, stop: &CancellationToken) -> Result<Option<Done>, DatabaseError> {
         const LOCK_NOT_AVAILABLE: &str = "55P03";
         let mut lock_timeout = self.config.detach_lock_timeout.min(self.config.detach_lock_timeout_max);
         for attempt in 1.. {
@@ -275,8 +298,8 @@ impl Maintenance {
         Ok(None)
     }
 
-    /// One step on a connection of its own, within the deadline: how many partitions it created, closed or dropped.
-    async fn perform(&self, step: Step, lock_timeout: Duration) -> Result<i32, DatabaseError> {
+    /// One step on a connection of its own, within the deadline.
+    async fn perform(&self, step: Step, lock_timeout: Duration) -> Result<Done, DatabaseError> {
         within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
             let result = step.run(lease.connection(), lock_timeout).await;
@@ -289,14 +312,37 @@ impl Maintenance {
         .await
     }
 
-    /// The time before now, and the earliest that PostgreSQL is sure to take for what is longer than history.
-    fn ago(&self, age: Duration) -> OffsetDateTime {
-        time::Duration::try_from(age)
-            .ok()
-            .and_then(|age| self.clock.now().checked_sub(age))
-            .filter(|at| *at > OffsetDateTime::UNIX_EPOCH)
-            .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+    /// A run ends with it, so it is said once.
+    fn tell_held(&self, held: Option<&HeldPartition>) {
+        let Some(held) = held else { return };
+        tracing::warn!(
+            partition = held.name,
+            consumers = %held.holders,
+            beyond_retention_s = held.beyond_retention.as_secs(),
+            hold_s = self.config.retention_hold.as_secs(),
+            "expired events stay, consumers have not passed them"
+        );
     }
+
+    fn tell_lost(&self, lost: Option<&HeldPartition>) {
+        let Some(lost) = lost else { return };
+        tracing::error!(
+            partition = lost.name,
+            consumers = %lost.holders,
+            beyond_retention_s = lost.beyond_retention.as_secs(),
+            hold_s = self.config.retention_hold.as_secs(),
+            "events were dropped that consumers had not passed"
+        );
+    }
+}
+
+/// The time so long before, and the earliest that PostgreSQL is sure to take for what is longer than history.
+fn before(time: OffsetDateTime, age: Duration) -> OffsetDateTime {
+    time::Duration::try_from(age)
+        .ok()
+        .and_then(|age| time.checked_sub(age))
+        .filter(|at| *at > OffsetDateTime::UNIX_EPOCH)
+        .unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }
 
 /// A step of a run, each in a transaction of its own.
@@ -304,22 +350,51 @@ impl Maintenance {
 enum Step {
     Ensure,
     Close { opened_before: OffsetDateTime },
-    Drop { cutoff: OffsetDateTime },
+    Drop { cutoff: OffsetDateTime, held_cutoff: OffsetDateTime },
+}
+
+/// What a step did.
+struct Done {
+    /// How many partitions it created, closed or dropped.
+    count: i32,
+    /// One that consumers keep, or kept until this step dropped it.
+    held: Option<HeldPartition>,
+}
+
+impl Done {
+    fn with(count: i32) -> Self {
+        Self { count, held: None }
+    }
 }
 
 impl Step {
-    async fn run(self, connection: &mut PgConnection, lock_timeout: Duration) -> Result<i32, DatabaseError> {
-        Ok(match self {
-            Self::Ensure => ensure_partitions(connection).await?,
+    async fn run(self, connection: &mut PgConnection, lock_timeout: Duration) -> Result<Done, DatabaseError> {
+        match self {
+            Self::Ensure => Ok(Done::with(ensure_partitions(connection).await?)),
             Self::Close { opened_before } => {
-                i32::from(store::partitions::close(connection, opened_before, lock_timeout).await?)
+                let closed = store::partitions::close(connection, opened_before, lock_timeout).await?;
+                Ok(Done::with(i32::from(closed)))
             }
-            Self::Drop { cutoff } => {
-                let head = store::read::head(connection).await?;
-                store::partitions::drop_expired(connection, cutoff, head, lock_timeout).await?
+            Self::Drop { cutoff, held_cutoff } => {
+                drop_expired(connection, cutoff, held_cutoff, lock_timeout).await
             }
-        })
+        }
     }
+}
+
+async fn drop_expired(
+    connection: &mut PgConnection,
+    cutoff: OffsetDateTime,
+    held_cutoff: OffsetDateTime,
+    lock_timeout: Duration,
+) -> Result<Done, DatabaseError> {
+    // Before the transaction: with the lock of a reader in its hands it would be in the way of another that drops.
+    let head = store::read::head(connection).await?;
+    let mut tx = connection.begin_with(store::partitions::BEGINNING_OF_DROP).await?;
+    let expired = store::partitions::drop_expired(&mut tx, cutoff, held_cutoff, head, lock_timeout).await?;
+    tx.commit().await?;
+    let Some(expired) = expired else { return Ok(Done::with(0)) };
+    Ok(Done { count: i32::from(expired.dropped), held: HeldPartition::of(expired, cutoff) })
 }
 
 /// The partitions of the log, oldest first.

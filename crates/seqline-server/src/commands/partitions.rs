@@ -1,9 +1,15 @@
 //! `seqline partitions`
 
-use seqline::maintenance::{Maintenance, MaintenanceConfig, partitions};
+use std::collections::HashMap;
+use std::time::Duration;
+
+use seqline::maintenance::{
+    HeldPartition, Holders, Maintenance, MaintenanceConfig, MaintenanceReport, partitions,
+};
 use seqline::{Clock, read};
 use serde::Serialize;
 
+use super::status::retention::holdings;
 use crate::cli::{DatabaseArgs, PartitionsAction, PartitionsArgs};
 use crate::failure::Failure;
 use crate::output::grouped;
@@ -16,6 +22,9 @@ struct Row {
     upper_bound: i64,
     events: i64,
     total_bytes: i64,
+    /// The first of them.
+    held_by: Vec<String>,
+    holders: usize,
 }
 
 #[derive(Serialize)]
@@ -24,36 +33,72 @@ struct Done {
     closed: bool,
     dropped: i32,
     postponed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<Held>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lost: Vec<Held>,
+}
+
+#[derive(Serialize)]
+struct Held {
+    name: String,
+    beyond_retention_seconds: u64,
+    /// The first of them.
+    held_by: Vec<String>,
+    holders: usize,
 }
 
 pub(crate) async fn run(database: &DatabaseArgs, args: PartitionsArgs) -> Result<(), Failure> {
     let pool = connect::pool(&connect::options(database)?, 1).await?;
-    let done = match args.action {
+    let report = match args.action {
         None => return list(&pool, args.json).await,
         Some(PartitionsAction::Ensure) => {
             let maintenance = Maintenance::new(pool, MaintenanceConfig::default(), Clock::system());
-            let created = maintenance.ensure().await?;
-            Done { created, closed: false, dropped: 0, postponed: false }
+            MaintenanceReport { created: maintenance.ensure().await?, ..Default::default() }
         }
         Some(PartitionsAction::Maintain(retention)) => {
-            let report = Maintenance::new(pool, retention.config(), Clock::system()).run().await?;
-            Done {
-                created: report.created,
-                closed: report.closed,
-                dropped: report.dropped,
-                postponed: report.postponed,
-            }
+            Maintenance::new(pool, retention.config(), Clock::system()).run().await?
         }
     };
     if args.json {
-        return output::json(&done);
+        return output::json(&Done {
+            created: report.created,
+            closed: report.closed,
+            dropped: report.dropped,
+            postponed: report.postponed,
+            held: report.held.as_ref().map(held),
+            lost: report.lost.iter().map(held).collect(),
+        });
     }
-    let closed = if done.closed { 1 } else { 0 };
-    output::line(format!("{} created, {closed} closed, {} dropped", done.created, done.dropped))?;
-    if done.postponed {
+    let closed = if report.closed { 1 } else { 0 };
+    output::line(format!("{} created, {closed} closed, {} dropped", report.created, report.dropped))?;
+    for lost in &report.lost {
+        eprintln!("seqline: {} was dropped and had not been passed by {}", lost.name, lost.holders);
+    }
+    if let Some(held) = &report.held {
+        let beyond = humantime::format_duration(whole_minutes(held.beyond_retention));
+        eprintln!(
+            "seqline: {} stays, {beyond} beyond retention, and has not been passed by {}",
+            held.name, held.holders
+        );
+    }
+    if report.postponed {
         eprintln!("seqline: others use the log, the rest is left to the next run");
     }
     Ok(())
+}
+
+fn held(held: &HeldPartition) -> Held {
+    Held {
+        name: held.name.clone(),
+        beyond_retention_seconds: held.beyond_retention.as_secs(),
+        held_by: held.holders.named().to_vec(),
+        holders: held.holders.0.len(),
+    }
+}
+
+fn whole_minutes(duration: Duration) -> Duration {
+    Duration::from_secs(duration.as_secs() / 60 * 60)
 }
 
 async fn list(pool: &sqlx::PgPool, json: bool) -> Result<(), Failure> {
@@ -61,32 +106,43 @@ async fn list(pool: &sqlx::PgPool, json: bool) -> Result<(), Failure> {
     let partitions = partitions(&mut connection).await?;
     let head = read::head(&mut connection).await?;
     let min_retained = read::min_retained(&mut connection).await?;
-    let rows: Vec<Row> = partitions
+    let mut held_by: HashMap<i64, Holders> = HashMap::new();
+    for holding in holdings(&mut connection).await? {
+        held_by.entry(holding.lower_bound).or_default().0.push(holding.consumer);
+    }
+    let rows: Vec<(Row, Holders)> = partitions
         .into_iter()
-        .map(|partition| Row {
-            // The log is dense, so bounds and ends say how many.
-            events: (head.min(partition.upper_bound - 1) - min_retained.max(partition.lower_bound) + 1)
-                .max(0),
-            name: partition.name,
-            lower_bound: partition.lower_bound,
-            upper_bound: partition.upper_bound,
-            total_bytes: partition.total_bytes,
+        .map(|partition| {
+            let holders = held_by.remove(&partition.lower_bound).unwrap_or_default();
+            let row = Row {
+                // The log is dense, so bounds and ends say how many.
+                events: (head.min(partition.upper_bound - 1) - min_retained.max(partition.lower_bound) + 1)
+                    .max(0),
+                name: partition.name,
+                lower_bound: partition.lower_bound,
+                upper_bound: partition.upper_bound,
+                total_bytes: partition.total_bytes,
+                held_by: holders.named().to_vec(),
+                holders: holders.0.len(),
+            };
+            (row, holders)
         })
         .collect();
     if json {
-        return output::json(&rows);
+        return output::json(&rows.into_iter().map(|(row, _)| row).collect::<Vec<_>>());
     }
     let cells = rows
         .iter()
-        .map(|row| {
+        .map(|(row, holders)| {
             vec![
                 row.name.clone(),
                 grouped(row.lower_bound),
                 grouped(row.upper_bound - 1),
                 grouped(row.events),
                 grouped(row.total_bytes),
+                holders.to_string(),
             ]
         })
         .collect();
-    output::table(&["partition", "first seq", "last seq", "events", "bytes"], &[1, 2, 3, 4], cells)
+    output::table(&["partition", "first seq", "last seq", "events", "bytes", "held by"], &[1, 2, 3, 4], cells)
 }

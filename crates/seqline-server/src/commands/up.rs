@@ -186,6 +186,7 @@ async fn serve(
                     created = report.created,
                     closed = report.closed,
                     dropped = report.dropped,
+                    held = report.held.is_some(),
                     "partition maintenance done"
                 ),
                 Err(error) => tracing::error!(error = %error, "partition maintenance failed"),

@@ -54,6 +54,7 @@ pub struct Database {
 #[expect(missing_docs, reason = "the schema has a sentence for each key")]
 pub struct Sync {
     pub event_retention: Duration,
+    pub event_retention_hold: Duration,
     pub event_log_partition_max_age: Duration,
     pub partition_maintenance_interval: Duration,
     pub detach_lock_timeout: Duration,
@@ -118,6 +119,7 @@ impl Config {
     pub fn maintenance(&self) -> MaintenanceConfig {
         MaintenanceConfig {
             retention: self.sync.event_retention,
+            retention_hold: self.sync.event_retention_hold,
             partition_max_age: self.sync.event_log_partition_max_age,
             detach_lock_timeout: self.sync.detach_lock_timeout,
             detach_lock_timeout_max: self.sync.detach_lock_timeout_max,

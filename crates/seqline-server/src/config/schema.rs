@@ -82,7 +82,14 @@ pub const KEYS: &[Key] = &[
         days(30),
         secs(1)..=days(36_500),
         |config| &mut config.sync.event_retention,
-        "How long events stay in the log: whoever is further behind has lost some.",
+        "How long events stay in the log.",
+    ),
+    duration(
+        "sync.event_retention_hold",
+        days(30),
+        Duration::ZERO..=days(36_500),
+        |config| &mut config.sync.event_retention_hold,
+        "How much longer expired events stay because a consumer has not passed them: whoever is further behind has lost some. With 0s retention waits for nobody.",
     ),
     duration(
         "sync.event_log_partition_max_age",

@@ -85,9 +85,10 @@ fn the_defaults_of_the_library_are_those_of_the_schema() {
 }
 
 /// The fields of the library that are not named like their keys.
-const OTHER_NAMES: [(&str, &str); 3] = [
+const OTHER_NAMES: [(&str, &str); 4] = [
     ("stop_timeout", "shutdown.total_timeout"),
     ("retention", "sync.event_retention"),
+    ("retention_hold", "sync.event_retention_hold"),
     ("partition_max_age", "sync.event_log_partition_max_age"),
 ];
 
@@ -116,7 +117,7 @@ fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
             fields += 1;
         }
     }
-    assert_eq!(fields, 12 + 7);
+    assert_eq!(fields, 12 + 8);
 }
 
 /// The field of a key as the derived text of the struct shows it.
@@ -354,6 +355,7 @@ fn a_check_is_not_made_of_values_that_were_refused() {
 #[test]
 fn durations_are_written_as_one_would_type_them() {
     for (duration, text) in [
+        (Duration::ZERO, "0s"),
         (Duration::from_millis(50), "50ms"),
         (Duration::from_secs(30), "30s"),
         (Duration::from_secs(90), "1min 30s"),

@@ -57,5 +57,5 @@ pub(super) fn duration_text(duration: Duration) -> String {
             rest %= unit;
         }
     }
-    text
+    if text.is_empty() { "0s".to_owned() } else { text }
 }

@@ -35,6 +35,7 @@ async fn run(maintenance: Maintenance, context: WorkContext) -> Result<(), BoxEr
         created = report.created,
         closed = report.closed,
         dropped = report.dropped,
+        held = report.held.is_some(),
         postponed = report.postponed,
         "partition maintenance done"
     );

@@ -1,6 +1,7 @@
 //! `seqline status` and `seqline partitions`
 
 mod consumers;
+mod retention;
 
 use std::collections::BTreeSet;
 
@@ -126,7 +127,8 @@ async fn partitions_are_listed_with_their_bounds_and_events() {
         .lines()
         .map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>())
         .map(|mut cells| {
-            cells.pop();
+            // Sizes differ; nobody keeps anything, so the header alone has a cell behind them.
+            cells.truncate(4);
             cells
         })
         .collect();

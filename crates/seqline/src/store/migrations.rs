@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 15] = [
+pub(crate) const MIGRATIONS: [Migration; 16] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -31,6 +31,11 @@ pub(crate) const MIGRATIONS: [Migration; 15] = [
     Migration { version: 13, name: "lanes", sql: include_str!("../../migrations/0013_lanes.sql") },
     Migration { version: 14, name: "parking", sql: include_str!("../../migrations/0014_parking.sql") },
     Migration { version: 15, name: "commands", sql: include_str!("../../migrations/0015_commands.sql") },
+    Migration {
+        version: 16,
+        name: "retention_hold",
+        sql: include_str!("../../migrations/0016_retention_hold.sql"),
+    },
 ];
 
 impl Migration {

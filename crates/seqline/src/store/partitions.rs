@@ -6,7 +6,7 @@ use sqlx::postgres::types::PgInterval;
 use sqlx::{PgConnection, Row};
 use time::OffsetDateTime;
 
-use crate::maintenance::Partition;
+use crate::maintenance::{Holding, Partition};
 
 pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<Partition>, sqlx::Error> {
     let rows =
@@ -51,18 +51,68 @@ pub(crate) async fn close(
         .await
 }
 
+/// How a drop begins: each of its looks at consumers has to see what was committed before it, whatever the defaults are.
+pub(crate) const BEGINNING_OF_DROP: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+
+/// What became of the oldest partition.
+pub(crate) struct Expired {
+    pub(crate) dropped: bool,
+    pub(crate) name: String,
+    /// The time of its last event.
+    pub(crate) last_event_at: Option<OffsetDateTime>,
+    /// Those who keep it, or would have.
+    pub(crate) holders: Vec<String>,
+}
+
+/// Drops the oldest partition if it has expired and nobody keeps it; `None` when it has not.
 pub(crate) async fn drop_expired(
     connection: &mut PgConnection,
     cutoff: OffsetDateTime,
+    held_cutoff: OffsetDateTime,
     head: i64,
     lock_timeout: Duration,
-) -> Result<i32, sqlx::Error> {
-    sqlx::query_scalar("SELECT seqline.sync_event_log_drop_expired($1, $2, $3)")
-        .bind(cutoff)
-        .bind(head)
-        .bind(interval(lock_timeout))
-        .fetch_one(connection)
-        .await
+) -> Result<Option<Expired>, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT outcome, name, last_event_at, holders FROM seqline.sync_event_log_drop_expired($1, $2, $3, $4)",
+    )
+    .bind(cutoff)
+    .bind(held_cutoff)
+    .bind(head)
+    .bind(interval(lock_timeout))
+    .fetch_one(connection)
+    .await?;
+    let dropped = match row.try_get(0)? {
+        "dropped" => true,
+        "held" => false,
+        "nothing" => return Ok(None),
+        other => return Err(sqlx::Error::Decode(format!("a drop ended as {other}").into())),
+    };
+    Ok(Some(Expired {
+        dropped,
+        name: row.try_get(1)?,
+        last_event_at: row.try_get(2)?,
+        holders: row.try_get(3)?,
+    }))
+}
+
+pub(crate) async fn holdings(connection: &mut PgConnection) -> Result<Vec<Holding>, sqlx::Error> {
+    let rows = sqlx::query(
+        "SELECT name, lower_bound, last_event_at, consumer, last_seq, parked FROM seqline.event_log_holders()",
+    )
+    .fetch_all(connection)
+    .await?;
+    rows.iter()
+        .map(|row| {
+            Ok(Holding {
+                partition: row.try_get(0)?,
+                lower_bound: row.try_get(1)?,
+                last_event_at: row.try_get(2)?,
+                consumer: row.try_get(3)?,
+                last_seq: row.try_get(4)?,
+                parked: row.try_get(5)?,
+            })
+        })
+        .collect()
 }
 
 fn interval(duration: Duration) -> PgInterval {

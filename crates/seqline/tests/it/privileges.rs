@@ -210,7 +210,7 @@ async fn a_login_without_a_role_can_do_nothing() {
         "SELECT seqline.without_nulls('{}')",
         "SELECT seq FROM seqline.event_log",
         "SELECT * FROM seqline.settings",
-        "SELECT seqline.sync_event_log_drop_expired(now(), 1, '1 s')",
+        "SELECT seqline.sync_event_log_drop_expired(now(), now(), 1, '1 s')",
     ] {
         assert_eq!(sqlstate(&db, Role::Nobody, sql).await.as_deref(), REFUSED, "{sql}");
     }

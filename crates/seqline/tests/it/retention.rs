@@ -1,6 +1,7 @@
 //! Retention: what is old enough goes, oldest first and whole partitions only, and nobody has to wait long for it.
 
 mod closing;
+mod holds;
 mod writers;
 
 use std::time::Duration;
@@ -67,7 +68,7 @@ async fn old_partitions_go_and_the_one_that_holds_the_head_stays() {
     small_partitions(&db, 2, 3).await;
     append(&db.app(), 1..=5).await;
     let report = after_retention(&db).run().await.unwrap();
-    assert_eq!(report, MaintenanceReport { created: 3, closed: false, dropped: 2, postponed: false });
+    assert_eq!(report, MaintenanceReport { created: 3, dropped: 2, ..Default::default() });
     assert_eq!(ends(&db).await, (5, 5));
     assert_eq!(ranges(&db).await, [(5, 7), (7, 9), (9, 11), (11, 13)]);
     assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, [5]);
@@ -147,12 +148,14 @@ async fn arguments_without_a_value_and_waits_without_end_are_refused() {
     append(&db.app(), 1..=5).await;
     let mut accepted = Vec::new();
     for sql in [
-        "SELECT seqline.sync_event_log_drop_expired(NULL, 5, '1 s')",
-        "SELECT seqline.sync_event_log_drop_expired(now() - interval '1 day', 5, NULL)",
+        "SELECT seqline.sync_event_log_drop_expired(NULL, now() - interval '1 day', 5, '1 s')",
+        "SELECT seqline.sync_event_log_drop_expired(now() - interval '1 day', now() - interval '1 day', 5, NULL)",
+        "SELECT seqline.sync_event_log_drop_expired(now() - interval '1 day', NULL, 5, '1 s')",
+        "SELECT seqline.sync_event_log_drop_expired(now() - interval '1 day', now(), 5, '1 s')",
         "SELECT seqline.sync_event_log_close_partition(NULL, '1 s')",
         "SELECT seqline.sync_event_log_close_partition(now() - interval '1 day', NULL)",
         // Without end, and everybody queues behind it.
-        "SELECT seqline.sync_event_log_drop_expired(now() - interval '1 day', 5, '0 s')",
+        "SELECT seqline.sync_event_log_drop_expired(now() - interval '1 day', now() - interval '1 day', 5, '0 s')",
         "SELECT seqline.sync_event_log_close_partition(now() - interval '1 day', '0 s')",
     ] {
         let outcome = sqlx::raw_sql(sql).execute(&db.app()).await;
@@ -171,10 +174,10 @@ async fn a_head_that_does_not_exist_does_not_expose_the_partition_of_the_real_on
     append(&db.app(), 1..=3).await;
     let mut dropped = Vec::new();
     for _ in 0..2 {
-        let sql = "SELECT seqline.sync_event_log_drop_expired(now(), 1000000000, '5 s')";
-        dropped.push(sqlx::query_scalar::<_, i32>(sql).fetch_one(&db.app()).await.unwrap());
+        let sql = "SELECT outcome FROM seqline.sync_event_log_drop_expired(now(), now(), 1000000000, '5 s')";
+        dropped.push(sqlx::query_scalar::<_, String>(sql).fetch_one(&db.app()).await.unwrap());
     }
-    assert_eq!(dropped, [1, 0]);
+    assert_eq!(dropped, ["dropped", "nothing"]);
     assert_eq!(ends(&db).await, (3, 3));
 }
 
@@ -185,11 +188,11 @@ async fn a_reader_in_the_way_postpones_a_drop_and_the_new_partitions_stay() {
     append(&db.app(), 1..=5).await;
     let reader = reader_in_the_way(&db).await;
     let report = after_retention(&db).run().await.unwrap();
-    assert_eq!(report, MaintenanceReport { created: 3, closed: false, dropped: 0, postponed: true });
+    assert_eq!(report, MaintenanceReport { created: 3, postponed: true, ..Default::default() });
     assert_eq!(ranges(&db).await, [(1, 3), (3, 5), (5, 7), (7, 9), (9, 11), (11, 13)]);
     leave(reader).await;
     let report = after_retention(&db).run().await.unwrap();
-    assert_eq!(report, MaintenanceReport { created: 0, closed: false, dropped: 2, postponed: false });
+    assert_eq!(report, MaintenanceReport { dropped: 2, ..Default::default() });
 }
 
 #[tokio::test]
@@ -222,7 +225,9 @@ async fn an_append_that_queued_behind_a_detach_goes_on_before_the_reader_does() 
     let reader = reader_in_the_way(&db).await;
     let pool = db.app();
     let detach = tokio::spawn(async move {
-        sqlx::query("SELECT seqline.sync_event_log_drop_expired(now(), 3, '500 ms')").execute(&pool).await
+        sqlx::query("SELECT seqline.sync_event_log_drop_expired(now(), now(), 3, '500 ms')")
+            .execute(&pool)
+            .await
     });
     eventually(DEADLINE, "the detach waits", async || detach_is_waiting(&db).await).await;
     append(&db.producer(), [4]).await;

@@ -2,6 +2,7 @@
 
 pub(super) mod consumers;
 mod jobs;
+pub(super) mod retention;
 
 use seqline::Clock;
 use serde::Serialize;
@@ -34,15 +35,18 @@ struct Report {
     consumers: Option<Vec<consumers::Row>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     jobs: Option<jobs::Counts>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    held: Vec<retention::Keeper>,
 }
 
 pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(), Failure> {
-    let jobs_schema = configuration(&args.config)?.jobs.schema;
+    let config = configuration(&args.config)?;
     let mut connection = connect::connect_to_log(&connect::options(database)?).await?;
     let status = seqline::status::status(&mut connection).await?;
     let consumers = consumers::consumers(&mut connection).await?;
-    let jobs = jobs::jobs(&mut connection, jobs_schema).await?;
+    let jobs = jobs::jobs(&mut connection, config.jobs.schema).await?;
     let now = Clock::system().now();
+    let keepers = retention::keepers(&mut connection, config.sync.event_retention, now).await?;
     let known = seqline::migrate::newest_version();
     let retained = status.retained();
     if args.json {
@@ -61,6 +65,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(),
             total_bytes: status.total_bytes,
             consumers: consumers.map(|consumers| consumers::rows(consumers, now)),
             jobs: jobs.counts(),
+            held: keepers,
         })?;
         return room(status.headroom);
     }
@@ -84,6 +89,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(),
     ] {
         output::line(format!("{name:<14}{value}"))?;
     }
+    retention::print(&keepers)?;
     consumers::print(&consumers.unwrap_or_default(), now)?;
     room(status.headroom)
 }

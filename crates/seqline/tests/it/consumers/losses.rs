@@ -96,7 +96,7 @@ async fn retention_waits_for_a_round_and_not_the_other_way_round() {
     let dropping = async {
         gate.is_reached(1).await;
         let dropped =
-            sqlx::query("SELECT seqline.sync_event_log_drop_expired(now(), seqline.head(), '50 ms')")
+            sqlx::query("SELECT seqline.sync_event_log_drop_expired(now(), now(), seqline.head(), '50 ms')")
                 .execute(&bench.db.app())
                 .await;
         gate.open();

@@ -36,7 +36,7 @@ async fn a_consumer_may_register_and_poll_and_nothing_else() {
         "SELECT seqline.consumer_start('head')",
         "SELECT seqline.refuse_consumer('a', 'b', 'c')",
         "SELECT seqline.refuse_gap('a', 1, 2)",
-        "SELECT seqline.sync_event_log_drop_expired(now(), 1, '1 s')",
+        "SELECT seqline.sync_event_log_drop_expired(now(), now(), 1, '1 s')",
         "SET ROLE seqline_owner",
     ] {
         assert_eq!(run_refused(&mut session, sql).await.sqlstate, REFUSED, "{sql}");

@@ -125,12 +125,13 @@ async fn a_consumer_that_retention_overtakes_again_and_again_accounts_for_every_
             }
         });
     }
-    let drop = "SELECT seqline.sync_event_log_drop_expired(now(), seqline.head(), '20 ms')";
+    let drop =
+        "SELECT outcome FROM seqline.sync_event_log_drop_expired(now(), now(), seqline.head(), '20 ms')";
     let (stopped, app) = (done.clone(), db.pool(Role::App, 1));
     tasks.spawn(async move {
         while !stopped.is_cancelled() {
             // One that is in use stays until the next attempt.
-            match sqlx::query_scalar::<_, i32>(drop).fetch_one(&app).await {
+            match sqlx::query_scalar::<_, String>(drop).fetch_one(&app).await {
                 Ok(_) => {}
                 Err(error) => assert_eq!(refusal(&error).sqlstate, "55P03", "{error}"),
             }

@@ -29,7 +29,7 @@ async fn a_partition_that_is_too_old_is_closed_behind_the_head() {
     let db = TestDb::new().await;
     five_events(&db).await;
     let report = after_max_age(db.app()).run().await.unwrap();
-    assert_eq!(report, MaintenanceReport { created: 0, closed: true, dropped: 0, postponed: false });
+    assert_eq!(report, MaintenanceReport { closed: true, ..Default::default() });
     assert_eq!(ranges(&db).await, [(1, 6), (6, 1_000_001), (1_000_001, 2_000_001), (2_000_001, 3_000_001)]);
 }
 
@@ -99,7 +99,7 @@ async fn a_reader_in_the_way_postpones_closing_and_nothing_is_changed() {
     let before = ranges(&db).await;
     let reader = reader_in_the_way(&db).await;
     let report = after_max_age(db.app()).run().await.unwrap();
-    assert_eq!(report, MaintenanceReport { created: 0, closed: false, dropped: 0, postponed: true });
+    assert_eq!(report, MaintenanceReport { postponed: true, ..Default::default() });
     append(&db.producer(), [6]).await;
     assert_eq!(ranges(&db).await, before);
     leave(reader).await;
