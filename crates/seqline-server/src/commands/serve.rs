@@ -103,7 +103,8 @@ fn consumers(
     let unexpected = |error: &dyn std::error::Error| Failure::Unexpected(error.to_string());
     let mut consumers = Consumers::new(pool.clone(), listen.clone(), config.consumers(), clock.clone());
     let name = ConsumerName::new(Recorder::NAME).map_err(|error| unexpected(&error))?;
-    let recorder = Consumer::new(name, Recorder).start_at(StartAt::Oldest);
+    let recorder = Consumer::new(name, Recorder).start_at(StartAt::Oldest).filter(config.recorder());
+    let recorder = recorder.map_err(|error| unexpected(&error))?;
     consumers.register(recorder).map_err(|error| unexpected(&error))?;
     Ok(consumers)
 }

@@ -9,7 +9,7 @@ use toml::de::{DeInteger, DeTable, DeValue};
 use super::Config;
 use super::checks::CHECKS;
 use super::problem::{Place, Problem, Problems};
-use super::schema::{KEYS, Key};
+use super::schema::{KEYS, Key, Refusal};
 use super::values::Given;
 
 /// A file that was read.
@@ -107,13 +107,14 @@ impl Loading {
             let name = plain(name.get_ref().as_ref()).map(|_| full);
             return self.problems.push(Problem::UnknownKey { name, place, meant });
         };
+        let texts = texts(value.get_ref());
         let given = match value.get_ref() {
             DeValue::String(text) => Given::Text(text),
             DeValue::Integer(number) => whole_number(number),
-            _ => Given::Other,
+            _ => texts.as_deref().map_or(Given::Other, Given::Texts),
         };
-        if !key.set(&mut self.config, given) {
-            self.refuse(key, place);
+        if let Err(refusal) = key.set(&mut self.config, given) {
+            self.refuse(key, place, refusal);
         }
     }
 
@@ -130,13 +131,18 @@ impl Loading {
         if value.is_empty() {
             return;
         }
-        if !value.to_str().is_some_and(|text| key.set_text(&mut self.config, text)) {
-            self.refuse(key, place);
+        let text = value.to_str().ok_or(Refusal::Unexpected);
+        if let Err(refusal) = text.and_then(|text| key.set_text(&mut self.config, text)) {
+            self.refuse(key, place, refusal);
         }
     }
 
-    fn refuse(&mut self, key: &Key, place: Place) {
-        self.problems.push(Problem::Value { key: key.name, place, expected: key.expected() });
+    fn refuse(&mut self, key: &Key, place: Place, refusal: Refusal) {
+        let key_name = key.name;
+        self.problems.push(match refusal {
+            Refusal::Unexpected => Problem::Value { key: key_name, place, expected: key.expected() },
+            Refusal::Rule(rule) => Problem::Rule { key: key_name, place, rule },
+        });
     }
 
     /// Of what is known only.
@@ -182,6 +188,16 @@ fn is_ours(name: &str) -> bool {
 
 fn whole_number(number: &DeInteger<'_>) -> Given<'static> {
     i64::from_str_radix(number.as_str(), number.radix()).map_or(Given::Other, Given::Integer)
+}
+
+/// What an array of strings holds.
+fn texts<'a>(value: &'a DeValue<'_>) -> Option<Vec<&'a str>> {
+    let DeValue::Array(array) = value else { return None };
+    let text = |value: &'a Spanned<DeValue<'_>>| match value.get_ref() {
+        DeValue::String(text) => Some(text.as_ref()),
+        _ => None,
+    };
+    array.iter().map(text).collect()
 }
 
 /// A name that is safe to repeat. Anything else may be a secret in a wrong place.

@@ -19,7 +19,7 @@ mod tests;
 
 use std::time::Duration;
 
-use seqline::consumer::ConsumerConfig;
+use seqline::consumer::{ConsumerConfig, Filter};
 use seqline::maintenance::MaintenanceConfig;
 
 pub use self::load::{ConfigFile, load};
@@ -32,6 +32,7 @@ pub struct Config {
     pub database: Database,
     pub sync: Sync,
     pub consumer: Consumer,
+    pub recorder: Recorder,
     pub jobs: Jobs,
     pub shutdown: Shutdown,
 }
@@ -75,6 +76,16 @@ pub struct Consumer {
     pub pending_alert_after: Duration,
 }
 
+/// Which events the recorder asks for. A list without values is everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Recorder {
+    pub types: Vec<String>,
+    pub spaces: Vec<String>,
+    pub channels: Vec<String>,
+    pub resource_kinds: Vec<String>,
+}
+
 /// The server's own jobs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the schema has a sentence for each key")]
@@ -103,6 +114,7 @@ impl Default for Config {
             database: Database::default(),
             sync: Sync::default(),
             consumer: Consumer::default(),
+            recorder: Recorder::default(),
             jobs: Jobs::default(),
             shutdown: Shutdown::default(),
         };
@@ -127,6 +139,20 @@ impl Config {
             detach_retry_pause: self.sync.detach_retry_pause,
             statement_timeout: self.database.statement_timeout,
         }
+    }
+
+    /// Which events the recorder asks for.
+    #[must_use]
+    pub fn recorder(&self) -> Filter {
+        let Recorder { types, spaces, channels, resource_kinds } = self.recorder.clone();
+        let lists: [(Vec<String>, schema::FilterBy); 4] = [
+            (types, Filter::types),
+            (spaces, Filter::spaces),
+            (channels, Filter::channels),
+            (resource_kinds, Filter::resource_kinds),
+        ];
+        let given = lists.into_iter().filter(|(list, _)| !list.is_empty());
+        given.fold(Filter::everything(), |filter, (list, by)| by(filter, list))
     }
 
     /// The configuration of consumers. Their end is part of the end of the process and has no bound of its own.

@@ -58,6 +58,15 @@ pub enum Problem {
         /// What it has to be.
         expected: String,
     },
+    /// The value breaks a rule of what it is for.
+    Rule {
+        /// The key.
+        key: &'static str,
+        /// Where.
+        place: Place,
+        /// The rule, as a sentence.
+        rule: String,
+    },
     /// Values do not fit each other.
     Check {
         /// The name of the check.
@@ -81,6 +90,7 @@ impl Problem {
             | Self::UnknownSection { place, .. }
             | Self::UnknownKey { place, .. }
             | Self::NoTable { place, .. }
+            | Self::Rule { place, .. }
             | Self::Value { place, .. } => match place {
                 Place::Line { line, .. } => Some(*line),
                 Place::Variable(_) => None,
@@ -117,6 +127,7 @@ impl Display for Problem {
                 write!(out, "{place}: {section} is a section: expected a table")
             }
             Self::Value { key, place, expected } => write!(out, "{place}: {key}: expected {expected}"),
+            Self::Rule { key, place, rule } => write!(out, "{place}: {key}: {rule}"),
             Self::Check { name, keys, rule } => {
                 write!(out, "{} {rule} {} (check {name})", keys[0], keys[1..].join(" and "))
             }

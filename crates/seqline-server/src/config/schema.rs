@@ -5,6 +5,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use seqline::consumer::Filter;
+use seqline::limits::{FILTER_VALUES_MAX, TEXT_CHARACTERS_MAX};
+
 use super::Config;
 use super::values::{self, Given, SCHEMA_NAME_BYTES_MAX};
 
@@ -21,9 +24,37 @@ pub struct Key {
 /// What a value has to be, and where it goes.
 #[derive(Debug, Clone)]
 enum Kind {
-    Duration { default: Duration, range: RangeInclusive<Duration>, field: fn(&mut Config) -> &mut Duration },
-    Integer { default: u32, range: RangeInclusive<u32>, field: fn(&mut Config) -> &mut u32 },
-    SchemaName { default: &'static str, field: fn(&mut Config) -> &mut String },
+    Duration {
+        default: Duration,
+        range: RangeInclusive<Duration>,
+        field: fn(&mut Config) -> &mut Duration,
+    },
+    Integer {
+        default: u32,
+        range: RangeInclusive<u32>,
+        field: fn(&mut Config) -> &mut u32,
+    },
+    SchemaName {
+        default: &'static str,
+        field: fn(&mut Config) -> &mut String,
+    },
+    /// Values of a filter by something. None are everything.
+    Filter {
+        by: FilterBy,
+        field: fn(&mut Config) -> &mut Vec<String>,
+    },
+}
+
+/// Narrows a filter to some values.
+pub(super) type FilterBy = fn(Filter, Vec<String>) -> Filter;
+
+/// Why a value is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It is not what is expected.
+    Unexpected,
+    /// It breaks a rule, whose sentence holds no value.
+    Rule(String),
 }
 
 /// All keys, in the order of the guide.
@@ -175,6 +206,30 @@ pub const KEYS: &[Key] = &[
         |config| &mut config.consumer.pending_alert_after,
         "The age of the oldest pending event from which your alert rule is to fire; a worker itself does nothing at it. A restart, which takes no longer than the shutdown and a few polls, stays far below the default.",
     ),
+    filter(
+        "recorder.types",
+        Filter::types,
+        |config| &mut config.recorder.types,
+        "Which types of events the recorder logs, such as order.created, or order.* for all that begin with order. Without any it logs all types.",
+    ),
+    filter(
+        "recorder.spaces",
+        Filter::spaces,
+        |config| &mut config.recorder.spaces,
+        "Of which spaces it logs events. Without any it logs those of all, and those of none.",
+    ),
+    filter(
+        "recorder.channels",
+        Filter::channels,
+        |config| &mut config.recorder.channels,
+        "Of which channels it logs events. Without any it logs those of all, and those of none.",
+    ),
+    filter(
+        "recorder.resource_kinds",
+        Filter::resource_kinds,
+        |config| &mut config.recorder.resource_kinds,
+        "About resources of which kinds it logs events. Without any it logs those about all kinds.",
+    ),
     Key {
         name: "jobs.schema",
         doc: "The schema in which River keeps the server's own jobs. All processes on a database have to name the same.",
@@ -258,6 +313,7 @@ impl Key {
             Kind::Duration { default, .. } => values::duration_text(*default),
             Kind::Integer { default, .. } => default.to_string(),
             Kind::SchemaName { default, .. } => (*default).to_owned(),
+            Kind::Filter { .. } => String::new(),
         }
     }
 
@@ -274,6 +330,9 @@ impl Key {
             }
             Kind::Integer { range, .. } => format!("{} to {}", range.start(), range.end()),
             Kind::SchemaName { .. } => format!("1 to {SCHEMA_NAME_BYTES_MAX} bytes"),
+            Kind::Filter { .. } => {
+                format!("up to {FILTER_VALUES_MAX} values of 1 to {TEXT_CHARACTERS_MAX} characters")
+            }
         }
     }
 
@@ -284,6 +343,7 @@ impl Key {
         match self.kind {
             Kind::Duration { .. } => format!("a duration with its unit, such as \"1s\", from {bounds}"),
             Kind::Integer { .. } => format!("a whole number from {bounds}"),
+            Kind::Filter { .. } => format!("a list of texts, {bounds}"),
             Kind::SchemaName { .. } => format!(
                 "the name of a schema of {bounds}: a-z, 0-9 and _, no digit first, not seqline and not pg_..."
             ),
@@ -296,32 +356,46 @@ impl Key {
             Kind::Duration { default, field, .. } => *field(config) = *default,
             Kind::Integer { default, field, .. } => *field(config) = *default,
             Kind::SchemaName { default, field } => *field(config) = (*default).to_owned(),
+            Kind::Filter { field, .. } => field(config).clear(),
         }
     }
 
-    /// Sets the value if it is as expected, and says whether it was.
-    pub(super) fn set(&self, config: &mut Config, given: Given<'_>) -> bool {
+    /// Sets the value if it is as expected.
+    pub(super) fn set(&self, config: &mut Config, given: Given<'_>) -> Result<(), Refusal> {
         match &self.kind {
             Kind::Duration { range, field, .. } => assign(field(config), values::duration(given, range)),
             Kind::Integer { range, field, .. } => assign(field(config), values::integer(given, range)),
             Kind::SchemaName { field, .. } => assign(field(config), values::schema_name(given)),
+            Kind::Filter { by, field } => {
+                let list = values::texts(given).ok_or(Refusal::Unexpected)?;
+                if !list.is_empty() {
+                    let rule = by(Filter::everything(), list.clone()).check();
+                    rule.map_err(|rule| Refusal::Rule(rule.to_string()))?;
+                }
+                *field(config) = list;
+                Ok(())
+            }
         }
     }
 
     /// The same for a variable, in which everything is text.
-    pub(super) fn set_text(&self, config: &mut Config, text: &str) -> bool {
-        let number = || text.trim().parse().map_or(Given::Other, Given::Integer);
+    pub(super) fn set_text(&self, config: &mut Config, text: &str) -> Result<(), Refusal> {
         match &self.kind {
             Kind::Duration { .. } | Kind::SchemaName { .. } => self.set(config, Given::Text(text)),
-            Kind::Integer { .. } => self.set(config, number()),
+            Kind::Integer { .. } => {
+                self.set(config, text.trim().parse().map_or(Given::Other, Given::Integer))
+            }
+            Kind::Filter { .. } => {
+                let list: Vec<&str> = text.split(',').map(str::trim).collect();
+                self.set(config, Given::Texts(if text.trim().is_empty() { &[] } else { &list }))
+            }
         }
     }
 }
 
-fn assign<T>(field: &mut T, value: Option<T>) -> bool {
-    let Some(value) = value else { return false };
-    *field = value;
-    true
+fn assign<T>(field: &mut T, value: Option<T>) -> Result<(), Refusal> {
+    *field = value.ok_or(Refusal::Unexpected)?;
+    Ok(())
 }
 
 const fn duration(
@@ -342,6 +416,15 @@ const fn integer(
     doc: &'static str,
 ) -> Key {
     Key { name, doc, kind: Kind::Integer { default, range, field } }
+}
+
+const fn filter(
+    name: &'static str,
+    by: FilterBy,
+    field: fn(&mut Config) -> &mut Vec<String>,
+    doc: &'static str,
+) -> Key {
+    Key { name, doc, kind: Kind::Filter { by, field } }
 }
 
 const fn ms(number: u64) -> Duration {

@@ -12,6 +12,8 @@ pub(super) const SCHEMA_NAME_BYTES_MAX: usize = 46;
 pub(super) enum Given<'a> {
     /// A variable, or a string in a file.
     Text(&'a str),
+    /// A variable, cut at its commas, or an array of strings in a file.
+    Texts(&'a [&'a str]),
     /// A whole number in a file.
     Integer(i64),
     /// Anything else that a file can hold.
@@ -43,6 +45,11 @@ pub(super) fn schema_name(given: Given<'_>) -> Option<String> {
         && !name.starts_with("pg_")
         && !["seqline", "public", "information_schema"].contains(&name);
     usable.then(|| name.to_owned())
+}
+
+pub(super) fn texts(given: Given<'_>) -> Option<Vec<String>> {
+    let Given::Texts(texts) = given else { return None };
+    Some(texts.iter().map(|text| (*text).to_owned()).collect())
 }
 
 /// A duration as one would type it.

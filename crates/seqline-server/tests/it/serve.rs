@@ -43,6 +43,33 @@ async fn events_of_before_and_of_now_are_recorded_once_each() {
 }
 
 #[tokio::test]
+async fn a_recorder_with_a_filter_logs_those_events_and_passes_the_others() {
+    let db = server_db().await;
+    for (event_type, kind, space) in [
+        ("order.created", "order", "shop-1"),
+        ("order.created", "order", "shop-2"),
+        ("invoice.paid", "invoice", "shop-1"),
+        ("order.line.added", "order", "shop-1"),
+        ("order.created", "basket", "shop-1"),
+    ] {
+        let event = NewEvent::builder(event_type, kind, "any").space(space).build().unwrap();
+        let mut tx = seqline::begin(&db.app()).await.unwrap();
+        seqline::append(&mut tx, &[event]).await.unwrap();
+        seqline::commit(tx).await.unwrap();
+    }
+    let filter = [
+        ("SEQLINE_RECORDER__TYPES", "order.*"),
+        ("SEQLINE_RECORDER__SPACES", "shop-1,shop-3"),
+        ("SEQLINE_RECORDER__RESOURCE_KINDS", "order,invoice"),
+    ];
+    let filtered = filter.into_iter().fold(worker(&db), |worker, (name, value)| worker.env(name, value));
+    let worker = Worker::start(filtered).await;
+    cursor_reaches(&db, 5).await;
+    let log = worker.stop().await;
+    assert_eq!(recorded(&log).into_iter().collect::<Vec<_>>(), [(1, 1), (4, 1)]);
+}
+
+#[tokio::test]
 async fn a_recorded_event_is_a_line_with_its_number_and_id_and_nothing_else() {
     let db = server_db().await;
     append(&db.app(), [1]).await;
