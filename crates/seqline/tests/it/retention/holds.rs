@@ -361,6 +361,47 @@ async fn rounds_and_drops_at_once_lose_nothing() {
     assert!(dropped >= 18, "{dropped}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rewinds_and_drops_at_once_lose_nothing() {
+    let db = TestDb::new().await;
+    small_partitions(&db, 3, 100).await;
+    let config = MaintenanceConfig {
+        retention: Duration::ZERO,
+        retention_hold: 30 * DAY,
+        detach_lock_timeout: Duration::from_secs(5),
+        detach_lock_timeout_max: Duration::from_secs(5),
+        ..config()
+    };
+    let maintenance = Maintenance::new(db.app(), config, Clock::system());
+    let stop = tokio_util::sync::CancellationToken::new();
+    let stopped = stop.clone();
+    let dropping = tokio::spawn(async move {
+        let mut dropped = 0;
+        while !stopped.is_cancelled() {
+            dropped += maintenance.run().await.unwrap().dropped;
+        }
+        dropped
+    });
+    let mut app = db.connect(Role::App).await;
+    sqlx::raw_sql("SELECT seqline.register_consumer('totals', 'oldest')").execute(&mut app).await.unwrap();
+    let mut rewound = 0;
+    for first in (1..=400).step_by(2) {
+        append(&db.producer(), first..first + 2).await;
+        sqlx::raw_sql("SELECT seqline.poll('totals', 100)").execute(&mut app).await.unwrap();
+        // To the oldest of this moment, which may be gone at the next: then it is refused.
+        let rewind = "SELECT * FROM seqline.rewind_consumer('totals', seqline.min_retained(), true, 'again')";
+        match sqlx::raw_sql(rewind).execute(&mut app).await {
+            Ok(_) => rewound += 1,
+            Err(error) => assert!(error.to_string().contains("not in the log"), "{error}"),
+        }
+        sqlx::raw_sql("SELECT seqline.poll('totals', 100)").execute(&mut app).await.unwrap();
+    }
+    stop.cancel();
+    let dropped = dropping.await.unwrap();
+    assert_eq!(lost_ranges(&db).await, []);
+    assert!(rewound > 0 && dropped > 0, "{rewound} rewinds, {dropped} drops");
+}
+
 const STAYS: &str = "expired events stay, consumers have not passed them";
 const DROPPED: &str = "events were dropped that consumers had not passed";
 
