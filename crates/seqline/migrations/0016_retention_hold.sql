@@ -113,19 +113,31 @@ AS $$
     FROM seqline.holders_of(ARRAY[p_lower], ARRAY[p_upper]) h
 $$;
 
--- Records the parked events of a range as lost, of all consumers, and removes them: their events are about to be dropped.
+-- Records the parked events of a range as lost, of all consumers, and removes them: their events are about to be dropped. What waited
+-- behind them follows. No cursors are held for that: a round that could park something behind them has read the log, which the caller has
+-- locked.
 CREATE FUNCTION seqline.lose_parked(p_lower bigint, p_upper bigint) RETURNS void
-LANGUAGE sql VOLATILE
+LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET jit = off
 AS $$
+DECLARE
+    v_gone jsonb;
+BEGIN
     WITH gone AS (
-        DELETE FROM seqline.parked_events p WHERE p.seq >= p_lower AND p.seq < p_upper RETURNING p.consumer, p.seq
+        DELETE FROM seqline.parked_events p WHERE p.seq >= p_lower AND p.seq < p_upper RETURNING p.consumer, p.seq, p.key
     ), numbered AS (
         -- Numbers that follow each other differ from their rank by the same.
         SELECT g.consumer, g.seq, g.seq - row_number() OVER (PARTITION BY g.consumer ORDER BY g.seq) AS run FROM gone g
+    ), lost AS (
+        INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to)
+        SELECT n.consumer, min(n.seq), max(n.seq) FROM numbered n GROUP BY n.consumer, n.run ORDER BY 1, 2
     )
-    INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to)
-    SELECT n.consumer, min(n.seq), max(n.seq) FROM numbered n GROUP BY n.consumer, n.run ORDER BY 1, 2
+    SELECT jsonb_object_agg(g.consumer, g.keys) INTO v_gone
+    FROM (SELECT g.consumer, jsonb_agg(DISTINCT g.key) AS keys FROM gone g WHERE g.key IS NOT NULL GROUP BY g.consumer) g;
+    PERFORM seqline.release_parked(g.key, ARRAY(SELECT jsonb_array_elements_text(g.value))) FROM jsonb_each(v_gone) g;
+END
 $$;
 
 -- Which consumers keep which partitions before the one that holds the head, oldest first, for people. last_event_at is the time of the

@@ -211,6 +211,31 @@ async fn what_was_parked_in_a_dropped_partition_is_recorded_with_the_drop() {
 }
 
 #[tokio::test]
+async fn what_waited_behind_a_parked_event_that_was_dropped_follows() {
+    let db = TestDb::new().await;
+    small_partitions(&db, 5, 3).await;
+    append(&db.app(), 1..=9).await;
+    as_admin(&db, "UPDATE seqline.event_log SET occurred_at = occurred_at - interval '70 days'").await;
+    stands(&db, "totals", "worker", &[9]).await;
+    stands(&db, "invoices", "worker", &[9]).await;
+    as_admin(
+        &db,
+        "INSERT INTO seqline.parked_events (consumer, seq, key, error_type) VALUES
+             ('totals', 1, 'a', 'handler'), ('totals', 6, 'a', NULL), ('totals', 7, 'a', NULL),
+             ('totals', 2, 'b', 'handler'), ('totals', 8, 'b', 'panic'), ('totals', 9, 'c', NULL), ('invoices', 6, 'a', NULL)",
+    )
+    .await;
+    assert_eq!(maintenance(&db).run().await.unwrap().dropped, 1);
+    // The first of its key, unless it has failed itself; of nobody else.
+    let due: Vec<(String, i64)> =
+        sqlx::query_as("SELECT consumer, seq FROM seqline.parked_events WHERE next_attempt_at IS NOT NULL")
+            .fetch_all(&db.admin())
+            .await
+            .unwrap();
+    assert_eq!(due, [("totals".to_owned(), 6)]);
+}
+
+#[tokio::test]
 async fn without_a_hold_retention_waits_for_nobody() {
     let db = five_events(31).await;
     stands(&db, "totals", "worker", &[0]).await;
