@@ -23,6 +23,7 @@
 //! | [`proxy`] | a network that is slow, cut, or silent |
 //! | [`history`] | record what writers did |
 //! | [`mod@check`] | compare that with what a reader saw |
+//! | [`consumption`] | compare what a consumer did with what it was asked for |
 //! | [`mod@drain`] | let a consumer handle everything that is there |
 //! | [`wait`] | wait for a condition; tests never sleep |
 //!
@@ -42,6 +43,7 @@ pub mod server;
 pub mod proxy;
 
 pub mod check;
+pub mod consumption;
 pub mod history;
 
 pub mod drain;
