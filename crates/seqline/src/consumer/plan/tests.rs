@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::check::{check, check_bytes};
+use super::check::{check, check_bytes, check_scan};
 use super::*;
 
 const MIN: i64 = i64::MIN;
@@ -114,7 +114,85 @@ fn some_seqs() -> impl Strategy<Value = Vec<i64>> {
     prop_oneof![3 => run, 1 => prop::collection::vec(some_seq(), 0..6)]
 }
 
+/// A scan that is right, but for at most one thing: how many were counted, which match, where it begins.
+#[derive(Debug, Clone, Copy)]
+enum Spoiled {
+    Nothing,
+    Count(i64),
+    Before,
+    Behind,
+    Descending,
+    Twice,
+    Begin(i64),
+}
+
+fn some_spoiled() -> impl Strategy<Value = Spoiled> {
+    let off = || prop_oneof![-3..0_i64, 1..4_i64, Just(MIN), Just(MAX)];
+    prop_oneof![
+        3 => Just(Spoiled::Nothing),
+        2 => off().prop_map(Spoiled::Count),
+        1 => Just(Spoiled::Before),
+        1 => Just(Spoiled::Behind),
+        1 => Just(Spoiled::Descending),
+        1 => Just(Spoiled::Twice),
+        1 => off().prop_map(Spoiled::Begin),
+    ]
+}
+
 proptest! {
+    #[test]
+    fn a_scan_with_one_fault_is_refused_and_one_without_is_passed(
+        last_seq in prop_oneof![0..1000_i64, Just(MIN), MAX - 60..=MAX - 51],
+        lost in prop_oneof![Just(0), 1..9_i64],
+        length in 1..40_i64,
+        matches in prop::collection::vec(any::<bool>(), 40),
+        spoiled in some_spoiled(),
+    ) {
+        let mut first = last_seq + 1 + lost;
+        let last = first + length - 1;
+        let mut count = length;
+        let mut matching: Vec<i64> = (first..=last).zip(matches).filter(|(_, m)| *m).map(|(seq, _)| seq).collect();
+        let min_retained = (lost > 0).then_some(first);
+        match spoiled {
+            Spoiled::Nothing => {}
+            Spoiled::Count(off) => count = count.saturating_add(off),
+            Spoiled::Before => matching.insert(0, first - 1),
+            Spoiled::Behind => matching.push(last + 1),
+            Spoiled::Descending => {
+                prop_assume!(matching.len() > 1);
+                matching.reverse();
+            }
+            Spoiled::Twice => {
+                prop_assume!(!matching.is_empty());
+                matching.push(matching[matching.len() - 1]);
+            }
+            Spoiled::Begin(off) => {
+                first = first.saturating_add(off);
+                count = last.saturating_sub(first).saturating_add(1);
+                matching.retain(|seq| *seq >= first);
+            }
+        }
+        let plan = check_scan(last_seq, Some(Scan { first, last, count, matching: &matching }), min_retained);
+        match spoiled {
+            Spoiled::Nothing if lost == 0 => prop_assert_eq!(plan, to(last)),
+            Spoiled::Nothing => prop_assert_eq!(plan, over(last_seq + 1, last_seq + lost, last)),
+            // Another loss than retention explains, or one that it does, unless the scan begins at the cursor.
+            Spoiled::Begin(off) if lost > 0 && off == -lost => prop_assert_eq!(plan, to(last)),
+            _ => prop_assert!(matches!(plan, Err(PlanError::Gap(_))), "{:?}", plan),
+        }
+    }
+
+    #[test]
+    fn whatever_was_looked_at_is_passed_as_a_whole_or_not_at_all(
+        last_seq in some_seq(), first in some_seq(), last in some_seq(), count in some_seq(), matching in some_seqs(),
+        min_retained in prop::option::of(some_seq()),
+    ) {
+        // Whether it is right is looked at there.
+        let _ = check_scan(last_seq, Some(Scan { first, last, count, matching: &matching }), min_retained);
+        let count = last.saturating_sub(first).saturating_add(1);
+        let _ = check_scan(first.saturating_sub(1), Some(Scan { first, last, count, matching: &matching }), min_retained);
+    }
+
     #[test]
     fn a_plan_steps_over_nothing_but_what_retention_took(
         last_seq in some_seq(),
