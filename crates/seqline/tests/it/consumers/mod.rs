@@ -19,6 +19,7 @@ mod names;
 mod outages;
 mod parking;
 mod paused;
+pub(crate) mod random;
 mod registration;
 mod rounds;
 mod runner;

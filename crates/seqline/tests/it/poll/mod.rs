@@ -6,6 +6,7 @@ mod filters;
 mod isolation;
 mod lanes;
 mod loss;
+mod random;
 mod registration;
 mod rights;
 mod rounds;
