@@ -14,7 +14,7 @@ use super::*;
 use crate::consumers::random::stage::{Stage, seeds};
 use crate::consumers::random::{Plan, TIME, VICTIM, end_a_connection};
 
-const CASES: u64 = 8;
+const CASES: u64 = 6;
 
 /// Sessions that work at the same time.
 const SESSIONS: u64 = 4;

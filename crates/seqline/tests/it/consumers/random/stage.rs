@@ -122,23 +122,29 @@ impl Stage {
 
     /// Lets the workers work while others append and interfere, and then until all is done, and checks what they did.
     pub(crate) async fn play(self: &Arc<Self>, mut workers: JoinSet<()>) -> Tally {
+        let mut writers = JoinSet::new();
         for writer in 0..2 {
-            workers.spawn(self.clone().write(writer));
+            writers.spawn(self.clone().write(writer));
         }
         workers.spawn(self.clone().watch());
         let mut random = self.plan.random(u64::MAX);
         let mut operator = self.db.connect(Role::App).await;
         for _ in 0..self.plan.orders {
-            self.goes_on(random.u64(3..30)).await;
+            self.goes_on(&mut workers, random.u64(3..30)).await;
             self.interfere(&mut operator, &mut random).await;
             self.stir();
         }
         self.calm.cancel();
+        // From here on the head is where it is.
+        writers.join_all().await;
         if self.plan.parks() {
-            self.comes_to("what cannot be handled is put aside", async || self.lag().await == 0).await;
+            self.comes_to(&mut workers, "what cannot be handled is put aside", async || {
+                self.lag().await == 0
+            })
+            .await;
         }
         self.healed.store(true, Ordering::SeqCst);
-        self.comes_to("everything is handled", async || {
+        self.comes_to(&mut workers, "everything is handled", async || {
             let all = Mode::Apply { why: Some("healed") };
             retry_parked(&mut self.db.connect(Role::App).await, &name(PROBE), None, all)
                 .await
@@ -154,8 +160,14 @@ impl Stage {
         self.check().await
     }
 
-    async fn comes_to(&self, what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    async fn comes_to(
+        &self,
+        workers: &mut JoinSet<()>,
+        what: &str,
+        mut condition: impl AsyncFnMut() -> bool,
+    ) {
         eventually(2 * DEADLINE, what, async || {
+            assert_sound(workers);
             self.wake();
             condition().await
         })
@@ -163,9 +175,10 @@ impl Stage {
     }
 
     /// Waits until workers have done something, or there is nothing to do.
-    async fn goes_on(&self, calls: u64) {
+    async fn goes_on(&self, workers: &mut JoinSet<()>, calls: u64) {
         let (begun, head) = (self.times(), self.head().await);
         eventually(DEADLINE, "the consumer goes on", async || {
+            assert_sound(workers);
             self.wake();
             self.times() >= begun + calls || self.head().await > head + 40 || self.lag().await == 0
         })
@@ -376,6 +389,13 @@ fn step((_, what, seq, lane, head, ..): &Entry) -> Option<Step> {
         "gone" => Step::Gone { lane },
         _ => return None,
     })
+}
+
+/// Whoever of them has failed says why, at once.
+fn assert_sound(workers: &mut JoinSet<()>) {
+    while let Some(ended) = workers.try_join_next() {
+        ended.expect("nobody panics");
+    }
 }
 
 fn assert_possible(done: Result<(), OperateError>) {
