@@ -32,15 +32,17 @@ impl Handler for Working {
         let Self(stage, strikes) = self;
         stage.stir();
         let times = stage.times();
-        sqlx::query("INSERT INTO journal (what, seq, lane) VALUES ('handled', $1, $2)")
-            .bind(event.seq)
-            .bind(round.lane() as i32)
-            .execute(round.connection())
-            .await?;
+        let entry: i64 = sqlx::query_scalar(
+            "INSERT INTO journal (what, seq, lane) VALUES ('handled', $1, $2) RETURNING id",
+        )
+        .bind(event.seq)
+        .bind(round.lane() as i32)
+        .fetch_one(round.connection())
+        .await?;
         if stage.plan.random(times).u64(0..STRIKE_EVERY) == 0 {
             strikes.notify_one();
         }
-        let statements = match stage.fails(event.seq) {
+        let statements = match stage.fails(event.seq, entry) {
             None => return Ok(()),
             Some(Poison::Error) => return Err("refused".into()),
             Some(Poison::Panic) => std::panic::resume_unwind(Box::new("on purpose")),

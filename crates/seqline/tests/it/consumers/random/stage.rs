@@ -62,7 +62,8 @@ pub(crate) struct Stage {
     /// Everything is handled.
     pub(crate) over: CancellationToken,
     healed: AtomicBool,
-    attempts: Mutex<HashMap<i64, u32>>,
+    /// How often each event was handed to a handler, and what would have been its first entry in the journal.
+    attempts: Mutex<HashMap<i64, (u32, i64)>>,
 }
 
 /// The seeds of a test: so many, or the one of the environment.
@@ -110,14 +111,18 @@ impl Stage {
         *self.stirred.borrow()
     }
 
-    /// Whether the handler of an event has to fail this time.
-    pub(crate) fn fails(&self, seq: i64) -> Option<Poison> {
-        let (poison, times) = self.plan.poison(seq)?;
+    /// Whether the handler of an event has to fail this time, which has written this entry.
+    pub(crate) fn fails(&self, seq: i64, entry: i64) -> Option<Poison> {
         let mut attempts = self.attempts.lock().expect("nobody panicked");
-        let attempt = attempts.entry(seq).or_default();
+        let (attempt, _) = attempts.entry(seq).or_insert((0, entry));
         *attempt += 1;
+        let (poison, times) = self.plan.poison(seq)?;
         let fails = times.is_none_or(|times| *attempt <= times) && !self.healed.load(Ordering::SeqCst);
         fails.then_some(poison)
+    }
+
+    fn was_tried(&self, seq: i64, before: i64) -> bool {
+        self.attempts.lock().expect("nobody panicked").get(&seq).is_some_and(|(_, entry)| *entry < before)
     }
 
     /// Lets the workers work while others append and interfere, and then until all is done, and checks what they did.
@@ -352,7 +357,7 @@ impl Stage {
         })
     }
 
-    /// Each event was handled in the lane of its key, and parked after as many attempts as it has.
+    /// Each event was handled in the lane of its key, and parked after as many attempts as it has, of which there were some.
     fn check_lanes(&self, log: &[Attributes], journal: &[Entry]) {
         let mut lanes = BTreeSet::new();
         for (id, what, seq, lane, _, attempts, error_type) in journal {
@@ -370,6 +375,9 @@ impl Stage {
                 ("parked", _) => {
                     let expected = if error_type.is_some() { self.plan.attempts() } else { 0 };
                     assert_eq!(*attempts, Some(expected), "entry {id}: seq {seq} after {error_type:?}");
+                    // Nothing is known of one whose attempt was cut off.
+                    let failed = error_type.as_deref().is_some_and(|error_type| error_type != "aborted");
+                    assert!(!failed || self.was_tried(*seq, *id), "entry {id}: seq {seq} was never tried");
                 }
                 _ => {}
             }
