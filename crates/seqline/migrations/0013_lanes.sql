@@ -187,6 +187,10 @@ BEGIN
         v_last_seq := seqline.consumer_position(p_name);
         IF v_last_seq IS NULL THEN
             v_last_seq := seqline.consumer_start(p_start_at);
+            -- Of one whose cursors somebody removed: it is a new one, and may come to these events again.
+            DELETE FROM seqline.parked_events p WHERE p.consumer = p_name;
+            DELETE FROM seqline.skipped_events s WHERE s.consumer = p_name;
+            DELETE FROM seqline.round_marks m WHERE m.consumer = p_name;
             INSERT INTO seqline.event_consumer_cursors (name, lane, last_seq)
             SELECT e.name, l.lane, v_last_seq FROM seqline.event_consumers e, generate_series(0, e.lanes - 1) AS l (lane)
             WHERE e.name = p_name;
@@ -245,7 +249,8 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
     SELECT p.seq FROM seqline.parked_events p
-    WHERE p.consumer = p_name AND p.next_attempt_at <= clock_timestamp() AND seqline.lane_of(p.key, p_lanes) = p_lane
+    -- In a subquery, so that the index is asked for it.
+    WHERE p.consumer = p_name AND p.next_attempt_at <= (SELECT clock_timestamp()) AND seqline.lane_of(p.key, p_lanes) = p_lane
     ORDER BY p.next_attempt_at, p.seq LIMIT 1
 $$;
 
@@ -369,7 +374,8 @@ $$;
 -- handled, roll back and they come again. No rows when there is nothing new, when another transaction has the consumer in hand or it is
 -- paused, and when none of those that were looked at was asked for. An error, and no step, where going on would skip something.
 --
--- With lanes a call gets the events of one: of the one that is named, or of the one that is furthest behind and free.
+-- With lanes a call gets the events of one: of the one that is named, or of any that is free and has something to do. Not always of the one
+-- that is furthest behind, for that can be one whose events its caller cannot handle.
 --
 -- What is returned and where the cursor goes come from one read. Two statements would see two states of the log. With a filter or
 -- lanes the cursor goes behind what was looked at, which is more than what is returned, and can be something when nothing is.
@@ -415,11 +421,14 @@ BEGIN
     ELSIF lane NOT BETWEEN 0 AND v_consumer.lanes - 1 THEN
         PERFORM seqline.refuse_consumer('consumer_lane',
             format('consumer %s has lanes 0 to %s', consumer, v_consumer.lanes - 1),
-            'Leave lane out to get the events of the one that is furthest behind.');
+            'Leave lane out to get the events of one that is free.');
     END IF;
     FOR v_lane, v_position IN
-        SELECT l.lane, seqline.lane_position(consumer, l.lane) FROM generate_series(0, v_consumer.lanes - 1) AS l (lane)
-        WHERE poll.lane IS NULL OR l.lane = poll.lane ORDER BY 2, 1
+        SELECT l.lane, p.last_seq
+        FROM generate_series(0, v_consumer.lanes - 1) AS l (lane)
+        CROSS JOIN LATERAL (SELECT seqline.lane_position(consumer, l.lane)) AS p (last_seq)
+        WHERE poll.lane IS NULL OR l.lane = poll.lane
+        ORDER BY v_consumer.lanes > 1 AND p.last_seq >= seqline.head(), random()
     LOOP
         SELECT * INTO v_lock FROM seqline.lock_consumer(consumer, v_lane, v_position);
         EXIT WHEN v_lock.state = 'held';
@@ -539,6 +548,7 @@ GRANT EXECUTE ON FUNCTION
     seqline.lock_consumer(text, integer, bigint),
     seqline.advance_consumer(text, integer, bigint, bigint, text, boolean)
 TO seqline_app;
+GRANT EXECUTE ON FUNCTION seqline.lane_of(text, integer) TO seqline_consumer;
 GRANT EXECUTE ON FUNCTION
     seqline.register_consumer(text, text, text[], text[], text[], text[], integer, text), seqline.poll(text, integer, integer)
 TO seqline_consumer, seqline_app;

@@ -10,7 +10,8 @@ CREATE TABLE seqline.round_marks (
     last_seq bigint NOT NULL,
     -- The last event of the round that took many. Until the cursor is there, rounds take one.
     until_seq bigint NOT NULL,
-    -- How often the one event after the cursor was tried alone; 0 is a round of many.
+    -- The one event that was tried alone, and how often; NULL and 0 for a round of many.
+    tried_seq bigint,
     attempts integer NOT NULL CHECK (attempts >= 0),
     -- When it is tried again.
     next_attempt_at timestamptz NOT NULL,
@@ -22,22 +23,24 @@ CREATE TABLE seqline.round_marks (
 -- The mark of a lane, and in how many seconds the next attempt is due. Only for whoever holds the cursor.
 CREATE FUNCTION seqline.round_mark(
     p_name text, p_lane integer,
-    OUT last_seq bigint, OUT until_seq bigint, OUT attempts integer, OUT due_in double precision, OUT error_type text
+    OUT last_seq bigint, OUT until_seq bigint, OUT tried_seq bigint, OUT attempts integer, OUT due_in double precision,
+    OUT error_type text
 )
 LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 AS $$
-    SELECT m.last_seq, m.until_seq, m.attempts,
+    SELECT m.last_seq, m.until_seq, m.tried_seq, m.attempts,
            greatest(extract(epoch FROM m.next_attempt_at - clock_timestamp()), 0)::double precision, m.error_type
     FROM seqline.round_marks m WHERE m.consumer = p_name AND m.lane = p_lane ORDER BY m.last_seq DESC LIMIT 1
 $$;
 
 -- Writes the mark of a lane. Whoever holds the cursor calls this on another connection and commits it before the handler runs; that it
--- survives the process is enough, so the commit does not wait for the disk.
+-- survives the process is enough, so the commit does not wait for the disk. Nor does it wait long for a lock, for the caller holds the
+-- cursor meanwhile, and what it gives up must not be done later.
 CREATE FUNCTION seqline.mark_round(
-    p_name text, p_lane integer, p_last_seq bigint, p_until_seq bigint, p_attempts integer, p_pause interval
+    p_name text, p_lane integer, p_last_seq bigint, p_until_seq bigint, p_tried_seq bigint, p_attempts integer, p_pause interval
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -47,13 +50,13 @@ AS $$
 DECLARE
     v_known bigint := (SELECT m.last_seq FROM seqline.round_mark(p_name, p_lane) m);
 BEGIN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '1s', true);
     IF v_known IS NULL THEN
-        INSERT INTO seqline.round_marks (consumer, lane, last_seq, until_seq, attempts, next_attempt_at)
-        VALUES (p_name, p_lane, p_last_seq, p_until_seq, p_attempts, clock_timestamp() + p_pause);
+        INSERT INTO seqline.round_marks (consumer, lane, last_seq, until_seq, tried_seq, attempts, next_attempt_at)
+        VALUES (p_name, p_lane, p_last_seq, p_until_seq, p_tried_seq, p_attempts, clock_timestamp() + p_pause);
     ELSE
         UPDATE seqline.round_marks m
-        SET last_seq = p_last_seq, until_seq = p_until_seq, attempts = p_attempts,
+        SET last_seq = p_last_seq, until_seq = p_until_seq, tried_seq = p_tried_seq, attempts = p_attempts,
             next_attempt_at = clock_timestamp() + p_pause, error_type = 'aborted'
         WHERE m.consumer = p_name AND m.lane = p_lane AND m.last_seq = v_known;
     END IF;
@@ -68,6 +71,7 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '1s', true);
     IF p_parked_seq IS NULL THEN
         UPDATE seqline.round_marks m SET error_type = p_error_type
         WHERE m.consumer = p_name AND m.lane = p_lane
@@ -87,7 +91,7 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 BEGIN
-    PERFORM set_config('synchronous_commit', 'off', true);
+    PERFORM set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '1s', true);
     UPDATE seqline.parked_events p
     SET attempts = p_attempts, next_attempt_at = clock_timestamp() + p_pause, error_type = 'aborted'
     WHERE p.consumer = p_name AND p.seq = p_seq;
@@ -239,7 +243,7 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION
-    seqline.round_mark(text, integer), seqline.mark_round(text, integer, bigint, bigint, integer, interval),
+    seqline.round_mark(text, integer), seqline.mark_round(text, integer, bigint, bigint, bigint, integer, interval),
     seqline.note_attempt(text, integer, bigint, text), seqline.mark_parked(text, bigint, integer, interval),
     seqline.require_parking(text, bigint), seqline.park_event(text, bigint, integer, text),
     seqline.park_behind(text, bigint[]), seqline.release_parked(text, text[]),
@@ -247,7 +251,7 @@ REVOKE ALL ON FUNCTION
 FROM PUBLIC;
 GRANT SELECT ON seqline.round_marks TO seqline_app;
 GRANT EXECUTE ON FUNCTION
-    seqline.round_mark(text, integer), seqline.mark_round(text, integer, bigint, bigint, integer, interval),
+    seqline.round_mark(text, integer), seqline.mark_round(text, integer, bigint, bigint, bigint, integer, interval),
     seqline.note_attempt(text, integer, bigint, text), seqline.mark_parked(text, bigint, integer, interval),
     seqline.park_event(text, bigint, integer, text), seqline.park_behind(text, bigint[]),
     seqline.unpark_event(text, bigint, text, boolean)

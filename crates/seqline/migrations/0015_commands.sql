@@ -20,8 +20,8 @@ BEGIN
 END
 $$;
 
--- A consumer, and with p_hold all its cursors, for the present transaction: no round of it is under way then and none begins. It waits
--- for those that are.
+-- A consumer, and with p_hold all its cursors, for the present transaction: no round of it that can still commit is under way then, and
+-- none begins. It waits for those that are.
 CREATE FUNCTION seqline.hold_consumer(p_name text, p_hold boolean) RETURNS seqline.event_consumers
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -31,10 +31,12 @@ AS $$
 DECLARE
     v_consumer seqline.event_consumers;
 BEGIN
-    IF p_hold THEN
-        -- One at a time who does this, so that two do not lock the cursors in different orders.
+    IF p_hold IS TRUE THEN
+        -- The cursors first, like a transaction that polls and then registers, and in one order, so that two do not wait for each other.
+        PERFORM FROM seqline.event_consumer_cursors c WHERE c.name = p_name ORDER BY c.lane, c.last_seq FOR UPDATE;
         PERFORM FROM seqline.event_consumers e WHERE e.name = p_name FOR NO KEY UPDATE;
-        -- Changing the rows and not only locking them: a round that sees the log as it was before is refused then.
+        -- Those that there are by now. Changing the rows and not only locking them: a round that sees the log as it was before is
+        -- refused then.
         UPDATE seqline.event_consumer_cursors c SET updated_at = c.updated_at WHERE c.name = p_name;
     END IF;
     SELECT * INTO v_consumer FROM seqline.event_consumers e WHERE e.name = p_name;
@@ -90,9 +92,17 @@ DECLARE
 BEGIN
     -- One partition after the other, oldest first: each has an index of ranges of times.
     FOR v_name IN SELECT p.name FROM seqline.event_log_partitions() p ORDER BY p.lower_bound LOOP
-        -- In two steps, or the index of the numbers would be walked through for the first one that matches.
-        EXECUTE format('SELECT min(seq) FROM (SELECT seq FROM seqline.%I WHERE occurred_at >= $1 OFFSET 0) e', v_name)
-        INTO v_seq USING p_time;
+        -- Undone, so that the locks of one partition are held at a time. In two steps, or the index of the numbers would be walked
+        -- through for the first one that matches.
+        BEGIN
+            EXECUTE format('SELECT min(seq) FROM (SELECT seq FROM seqline.%I WHERE occurred_at >= $1 OFFSET 0) e', v_name)
+            INTO v_seq USING p_time;
+            RAISE EXCEPTION USING ERRCODE = 'SQ001', MESSAGE = 'undone';
+        EXCEPTION
+            WHEN SQLSTATE 'SQ001' THEN NULL;
+            -- Retention has dropped it meanwhile.
+            WHEN undefined_table THEN NULL;
+        END;
         EXIT WHEN v_seq IS NOT NULL;
     END LOOP;
     RETURN v_seq;
@@ -146,7 +156,7 @@ BEGIN
     END IF;
     parked := (SELECT count(*) FROM seqline.parked_events p WHERE p.consumer = p_name AND p.seq >= p_to);
     skipped := (SELECT count(*) FROM seqline.skipped_events s WHERE s.consumer = p_name AND s.seq >= p_to);
-    IF NOT p_apply THEN
+    IF p_apply IS NOT TRUE THEN
         RETURN;
     END IF;
     UPDATE seqline.event_consumer_cursors c SET last_seq = p_to - 1, updated_at = now()
@@ -197,12 +207,15 @@ BEGIN
     ELSIF p_seq > v_head THEN
         PERFORM seqline.refuse_consumer('consumer_skip', format('seq %s is not in the log: it ends at %s', p_seq, v_head),
             'Skip an event that is there, or missing in between.');
+    ELSIF EXISTS (SELECT FROM seqline.parked_events p WHERE p.consumer = p_name AND p.seq = p_seq) THEN
+        PERFORM seqline.refuse_consumer('consumer_skip', format('consumer %s has parked seq %s', p_name, p_seq),
+            'Give it up: seqline parked discard.');
     ELSIF EXISTS (SELECT FROM seqline.skipped_events s WHERE s.consumer = p_name AND s.seq = p_seq) THEN
         PERFORM seqline.refuse_consumer('consumer_skip', format('consumer %s leaves out seq %s already', p_name, p_seq),
             'It does so when it comes there.');
     END IF;
     ahead := p_seq - v_position - 1;
-    IF NOT p_apply THEN
+    IF p_apply IS NOT TRUE THEN
         RETURN;
     END IF;
     INSERT INTO seqline.skipped_events (consumer, seq, why) VALUES (p_name, p_seq, p_why);
@@ -231,7 +244,7 @@ BEGIN
     last_seq := seqline.consumer_position(p_name);
     events := greatest(least(seqline.head(), v_consumer.until_seq) - last_seq, 0);
     parked := (SELECT count(*) FROM seqline.parked_events p WHERE p.consumer = p_name);
-    IF NOT p_apply THEN
+    IF p_apply IS NOT TRUE THEN
         RETURN;
     END IF;
     UPDATE seqline.event_consumers e SET retired_at = now() WHERE e.name = p_name;
@@ -291,7 +304,7 @@ BEGIN
         PERFORM seqline.refuse_consumer('consumer_lanes',
             format('consumer %s has parked events, which wait by %s', p_name, v_consumer.lane_key),
             'Retry or discard them, and then take another key.');
-    ELSIF NOT p_apply OR (p_lanes, v_key) = (v_consumer.lanes, v_consumer.lane_key) THEN
+    ELSIF p_apply IS NOT TRUE OR (p_lanes, v_key) = (v_consumer.lanes, v_consumer.lane_key) THEN
         RETURN;
     ELSIF behind > 0 THEN
         PERFORM seqline.refuse_consumer('consumer_lanes',
@@ -340,14 +353,21 @@ BEGIN
     END IF;
     kind := v_consumer.kind;
     events := p_to - p_from + 1;
-    IF NOT p_apply THEN
+    IF p_apply IS NOT TRUE THEN
         RETURN;
     END IF;
-    PERFORM seqline.ensure_consumer(p_into, v_consumer.kind, p_from::text, v_consumer.lanes, v_consumer.lane_key);
-    UPDATE seqline.event_consumers e
-    SET until_seq = p_to, types = v_consumer.types, type_prefixes = v_consumer.type_prefixes, spaces = v_consumer.spaces,
-        channels = v_consumer.channels, resource_kinds = v_consumer.resource_kinds
-    WHERE e.name = p_into;
+    INSERT INTO seqline.event_consumers
+        (name, kind, lanes, lane_key, until_seq, types, type_prefixes, spaces, channels, resource_kinds)
+    VALUES (p_into, v_consumer.kind, v_consumer.lanes, v_consumer.lane_key, p_to, v_consumer.types, v_consumer.type_prefixes,
+        v_consumer.spaces, v_consumer.channels, v_consumer.resource_kinds)
+    ON CONFLICT (name) DO NOTHING;
+    -- Somebody was faster.
+    IF NOT FOUND THEN
+        PERFORM seqline.refuse_consumer('consumer_replay', format('there is a consumer %s already', p_into),
+            'Replay into a new one: nobody else then gets events that he did not ask for.');
+    END IF;
+    INSERT INTO seqline.event_consumer_cursors (name, lane, last_seq)
+    SELECT p_into, l.lane, p_from - 1 FROM generate_series(0, v_consumer.lanes - 1) AS l (lane);
     INSERT INTO seqline.audit_log (action, subject, before, after, why)
     VALUES ('consumer.replay', p_into, '{}', jsonb_build_object('like', p_name, 'from', p_from, 'to', p_to), p_why);
 END
@@ -367,7 +387,7 @@ BEGIN
     SELECT count(*), coalesce(sum(upper(r.range) - lower(r.range)), 0) INTO ranges, events
     FROM unnest((SELECT range_agg(int8range(l.lost_from, l.lost_to, '[]')) FROM seqline.lost_ranges l
                  WHERE l.consumer = p_name AND l.acknowledged_at IS NULL)) AS r (range);
-    IF NOT p_apply OR ranges = 0 THEN
+    IF p_apply IS NOT TRUE OR ranges = 0 THEN
         RETURN;
     END IF;
     WITH acknowledged AS (
@@ -411,7 +431,7 @@ BEGIN
     events := coalesce(cardinality(v_tried), 0);
     behind := (SELECT count(*) FROM seqline.parked_events b WHERE b.consumer = p_name AND b.seq <> ALL (v_tried)
                AND EXISTS (SELECT FROM seqline.parked_events p WHERE p.consumer = p_name AND p.seq = ANY (v_tried) AND p.key = b.key));
-    IF NOT p_apply OR events = 0 THEN
+    IF p_apply IS NOT TRUE OR events = 0 THEN
         RETURN;
     END IF;
     INSERT INTO seqline.audit_log (action, subject, before, after, why)
@@ -453,7 +473,7 @@ BEGIN
     events := (SELECT count(*) FROM seqline.parked_events p WHERE p.consumer = p_name AND (p_seq IS NULL OR p.seq = p_seq));
     behind := (SELECT count(*) FROM seqline.parked_events p JOIN seqline.parked_events b ON b.consumer = p_name AND b.key = p.key
                WHERE p.consumer = p_name AND p.seq = p_seq AND b.seq > p.seq);
-    IF NOT p_apply OR events = 0 THEN
+    IF p_apply IS NOT TRUE OR events = 0 THEN
         RETURN;
     END IF;
     WITH discarded AS (

@@ -43,13 +43,18 @@ impl DatabaseError {
     /// Whether the same request may succeed later without any change.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        match self.sqlstate() {
+        Self::is_of_surroundings(&self.0)
+    }
+
+    /// The same for what the driver reports.
+    pub(crate) fn is_of_surroundings(error: &sqlx::Error) -> bool {
+        match error.as_database_error().and_then(|error| error.code()).as_deref() {
             // Rollbacks by conflict, resources, operator intervention, a lock that was not available.
             Some(code) => {
                 matches!(code.get(..2), Some("40" | "53" | "57" | "08")) && code != "57014"
                     || matches!(code, "55P03" | "25P03" | "25P04")
             }
-            None => self.is_connection_failure() || matches!(self.0, sqlx::Error::PoolTimedOut),
+            None => Self::is_of_connection(error) || matches!(error, sqlx::Error::PoolTimedOut),
         }
     }
 
@@ -59,8 +64,7 @@ impl DatabaseError {
         Self::is_of_connection(&self.0)
     }
 
-    /// The same for what the driver reports.
-    pub(crate) fn is_of_connection(error: &sqlx::Error) -> bool {
+    fn is_of_connection(error: &sqlx::Error) -> bool {
         match error.as_database_error().and_then(|error| error.code()) {
             Some(code) => {
                 code.starts_with("08")

@@ -165,13 +165,11 @@ impl RoundError {
     }
 
     /// Whether the event is to blame, or what the handler did with it, and not something that others would have met too: a database
-    /// that is away, or another transaction.
+    /// that is away or full, or another transaction.
     pub(super) fn is_of_event(&self) -> bool {
         match self {
-            Self::Handler { source, .. } => {
-                !self.is_conflict() && !causes(source.as_ref()).any(is_of_surroundings)
-            }
-            Self::Jobs { source, .. } => !self.is_conflict() && !is_of_surroundings(source),
+            Self::Handler { source, .. } => !causes(source.as_ref()).any(is_of_surroundings),
+            Self::Jobs { source, .. } => !is_of_surroundings(source),
             // What is checked at the end, such as a deferred constraint.
             Self::Commit(CommitError::Database(error)) => {
                 !self.is_conflict() && !error.is_connection_failure()
@@ -221,10 +219,10 @@ fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn
     std::iter::successors(Some(error), |&error| error.source())
 }
 
-/// Whether this error says that the connection is gone, or that the queue is not as it should be.
+/// Whether this error says that the same may succeed later without any change, or that the queue is not as it should be.
 fn is_of_surroundings(error: &(dyn Error + 'static)) -> bool {
     match error.downcast_ref() {
-        Some(JobError::Database(error)) => return error.is_connection_failure(),
+        Some(JobError::Database(error)) => return error.is_retryable(),
         Some(
             JobError::Invalid(_)
             | JobError::TooMany
@@ -235,10 +233,14 @@ fn is_of_surroundings(error: &(dyn Error + 'static)) -> bool {
         | None => {}
         Some(_) => return true,
     }
-    if let Some(error) = error.downcast_ref::<DatabaseError>() {
-        return error.is_connection_failure();
+    // They say what the database reported and have no cause of their own.
+    if let Some(AppendError::Database(error)) = error.downcast_ref() {
+        return error.is_retryable();
     }
-    error.downcast_ref().is_some_and(DatabaseError::is_of_connection)
+    if let Some(error) = error.downcast_ref::<DatabaseError>() {
+        return error.is_retryable();
+    }
+    error.downcast_ref().is_some_and(DatabaseError::is_of_surroundings)
 }
 
 /// What PostgreSQL said, wherever it is in the causes of an error.

@@ -18,23 +18,29 @@ pub(super) struct Marks {
 pub(super) struct MarkLease<'a> {
     kept: MutexGuard<'a, Option<PgConnection>>,
     connection: PgConnection,
+    was_kept: bool,
 }
 
 impl Marks {
     /// Waits until nobody else uses the connection. It is made with the options of the pool.
     pub(super) async fn acquire(&self, pool: &PgPool) -> Result<MarkLease<'_>, DatabaseError> {
         let mut kept = self.connection.lock().await;
-        let connection = match kept.take() {
-            Some(connection) => connection,
-            None => pool.connect_options().connect().await?,
+        let (connection, was_kept) = match kept.take() {
+            Some(connection) => (connection, true),
+            None => (pool.connect_options().connect().await?, false),
         };
-        Ok(MarkLease { kept, connection })
+        Ok(MarkLease { kept, connection, was_kept })
     }
 }
 
 impl MarkLease<'_> {
     pub(super) fn connection(&mut self) -> &mut PgConnection {
         &mut self.connection
+    }
+
+    /// Whether it is one from before, on which anything may have happened since.
+    pub(super) fn was_kept(&self) -> bool {
+        self.was_kept
     }
 
     pub(super) fn done(mut self) {

@@ -16,8 +16,8 @@ pub enum FailurePolicy {
     /// It tries that event alone so often, then puts it aside in `seqline.parked_events` and goes on. Later events of the same
     /// [key](super::LaneKey) wait behind it. It comes again when somebody asks for it: `seqline parked retry`.
     ///
-    /// What is not the event's fault is not counted: a database that is away, a conflict with another transaction. A process that ends
-    /// in the middle of an attempt is. Rounds write a mark on a connection of their own, one for each process, with the options of
+    /// What is not the event's fault is not counted, as far as that can still be written down: a database that is away, a full disk, a
+    /// conflict with another transaction. A process that ends in the middle of an attempt is. Rounds write a mark on a connection of their own, one for each process, with the options of
     /// the pool.
     Park {
         /// After how many attempts, at least 1.
@@ -56,7 +56,9 @@ pub(crate) struct Mark {
     pub(crate) last_seq: i64,
     /// Where the round would have come to that took many.
     pub(crate) until: i64,
-    /// How often the one event after the cursor was tried alone.
+    /// The event that was tried alone; `None` for a round of many.
+    pub(crate) tried: Option<i64>,
+    /// How often it was.
     pub(crate) attempts: u32,
     /// In which time it may be tried again.
     pub(crate) due_in: Duration,
@@ -64,30 +66,34 @@ pub(crate) struct Mark {
     pub(crate) error_type: String,
 }
 
-/// What a round of a consumer that parks is to do.
+impl Mark {
+    /// The mark, if rounds after `last_seq` are to take one event each because of it.
+    pub(super) fn in_force(self, last_seq: i64) -> Option<Self> {
+        (self.until > last_seq).then_some(self)
+    }
+}
+
+/// What is to become of one event that a round has taken alone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Next {
-    /// Take as many events as fit.
-    Many,
-    /// Try one event alone.
-    One { attempt: u32, until: i64 },
-    /// Nothing yet.
+pub(super) enum Fate {
+    /// It is tried, for this time.
+    Try(u32),
+    /// It is not to be tried yet.
     Wait(Duration),
-    /// Put one event aside.
+    /// It was tried as often as it may be.
     Park { attempts: u32, error_type: String },
 }
 
-/// Decides about the events after `last_seq`.
-pub(super) fn next(last_seq: i64, mark: Option<Mark>, attempts_max: u32) -> Next {
-    let Some(mark) = mark.filter(|mark| mark.until > last_seq) else { return Next::Many };
-    // One that was left further back says that there is something wrong here, and not yet with what.
-    let attempts = if mark.last_seq == last_seq { mark.attempts } else { 0 };
+/// Decides about the event with this number. Only attempts of that event count: after the same cursor there can be another one by now,
+/// when the consumer asks for something else, or retention has taken what was there.
+pub(super) fn fate(seq: i64, mark: &Mark, attempts_max: u32) -> Fate {
+    let attempts = if mark.tried == Some(seq) { mark.attempts } else { 0 };
     if attempts >= attempts_max {
-        Next::Park { attempts, error_type: mark.error_type }
+        Fate::Park { attempts, error_type: mark.error_type.clone() }
     } else if attempts > 0 && !mark.due_in.is_zero() {
-        Next::Wait(mark.due_in)
+        Fate::Wait(mark.due_in)
     } else {
-        Next::One { attempt: attempts + 1, until: mark.until }
+        Fate::Try(attempts + 1)
     }
 }
 
@@ -98,40 +104,30 @@ mod tests {
     const BACKOFF: Duration = Duration::from_secs(2);
     const PARK: FailurePolicy = FailurePolicy::Park { after_attempts: 3, backoff: BACKOFF };
 
-    fn mark(last_seq: i64, until: i64, attempts: u32, due_in: Duration) -> Option<Mark> {
-        Some(Mark { last_seq, until, attempts, due_in, error_type: "handler".to_owned() })
+    fn mark(tried: Option<i64>, attempts: u32, due_in: Duration) -> Mark {
+        Mark { last_seq: 5, until: 9, tried, attempts, due_in, error_type: "handler".to_owned() }
     }
 
     #[test]
-    fn a_mark_counts_until_the_cursor_has_left_it_behind() {
+    fn a_mark_is_in_force_until_the_cursor_has_left_it_behind() {
+        for (last_seq, in_force) in [(0, true), (5, true), (8, true), (9, false), (10, false)] {
+            assert_eq!(mark(None, 0, BACKOFF).in_force(last_seq).is_some(), in_force, "{last_seq}");
+        }
+    }
+
+    #[test]
+    fn only_attempts_of_the_same_event_count() {
         let at_once = Duration::ZERO;
+        let parked = Fate::Park { attempts: 3, error_type: "handler".to_owned() };
         let cases = [
-            ("nothing was tried", 5, None, Next::Many),
-            ("what was tried is done", 5, mark(0, 5, 0, at_once), Next::Many),
-            ("a mark of before a rewind", 5, mark(3, 4, 2, at_once), Next::Many),
-            (
-                "a round of many came to nothing",
-                5,
-                mark(5, 9, 0, at_once),
-                Next::One { attempt: 1, until: 9 },
-            ),
-            (
-                "the event before it was handled alone",
-                6,
-                mark(5, 9, 2, BACKOFF),
-                Next::One { attempt: 1, until: 9 },
-            ),
-            ("an attempt came to nothing", 5, mark(5, 9, 1, at_once), Next::One { attempt: 2, until: 9 }),
-            ("and the next is not due", 5, mark(5, 9, 1, BACKOFF), Next::Wait(BACKOFF)),
-            (
-                "it was the last",
-                5,
-                mark(5, 9, 3, BACKOFF),
-                Next::Park { attempts: 3, error_type: "handler".to_owned() },
-            ),
+            ("a round of many came to nothing", mark(None, 0, at_once), Fate::Try(1)),
+            ("another event was tried", mark(Some(5), 3, BACKOFF), Fate::Try(1)),
+            ("an attempt came to nothing", mark(Some(6), 1, at_once), Fate::Try(2)),
+            ("and the next is not due", mark(Some(6), 1, BACKOFF), Fate::Wait(BACKOFF)),
+            ("it was the last", mark(Some(6), 3, BACKOFF), parked),
         ];
-        for (what, last_seq, mark, expected) in cases {
-            assert_eq!(next(last_seq, mark, PARK.attempts()), expected, "{what}");
+        for (what, mark, expected) in cases {
+            assert_eq!(fate(6, &mark, PARK.attempts()), expected, "{what}");
         }
     }
 

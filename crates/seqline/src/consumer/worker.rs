@@ -111,7 +111,8 @@ impl Worker {
                 }
                 Next::Wait(pause) => {
                     backoff.reset();
-                    self.sleep(pause).await;
+                    // Somebody may decide about the event meanwhile.
+                    self.sleep(pause.min(config.poll_interval)).await;
                 }
             }
         }

@@ -215,6 +215,12 @@ pub(crate) async fn lock(
     })
 }
 
+/// Keeps the cursor locked whatever fails from here on: PostgreSQL gives up at once what a transaction has locked when a statement of it
+/// fails, except what it had locked before its last savepoint.
+pub(crate) async fn keep_lock(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("SAVEPOINT seqline_attempt").execute(connection).await.map(drop)
+}
+
 /// Whether this is still the transaction that locked the cursor. What comes after another one has nothing to do with it.
 pub(crate) async fn is_in_transaction_of(
     connection: &mut PgConnection,

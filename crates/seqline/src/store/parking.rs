@@ -15,7 +15,7 @@ pub(crate) async fn mark(
     lane: u32,
 ) -> Result<Option<Mark>, sqlx::Error> {
     let row = sqlx::query(
-        "SELECT last_seq, until_seq, attempts, due_in, error_type FROM seqline.round_mark($1, $2)",
+        "SELECT last_seq, until_seq, tried_seq, attempts, due_in, error_type FROM seqline.round_mark($1, $2)",
     )
     .bind(name)
     .bind(lane as i32)
@@ -25,26 +25,37 @@ pub(crate) async fn mark(
     Ok(Some(Mark {
         last_seq,
         until: row.try_get(1)?,
-        attempts: row.try_get::<i32, _>(2)?.unsigned_abs(),
-        due_in: Duration::try_from_secs_f64(row.try_get(3)?).unwrap_or_default(),
-        error_type: row.try_get(4)?,
+        tried: row.try_get(2)?,
+        attempts: row.try_get::<i32, _>(3)?.unsigned_abs(),
+        due_in: Duration::try_from_secs_f64(row.try_get(4)?).unwrap_or_default(),
+        error_type: row.try_get(5)?,
     }))
 }
 
-/// Says that the events after `last_seq` are tried: those up to `until`, or the first of them alone for the `attempt`th time.
+/// What a round is going to try: the events after `last_seq` up to `until`, or one of them alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Trial {
+    pub(crate) lane: u32,
+    pub(crate) last_seq: i64,
+    pub(crate) until: i64,
+    /// The one, and for which time.
+    pub(crate) alone: Option<(i64, u32)>,
+}
+
+/// Says what is tried, and how long to wait after it.
 pub(crate) async fn mark_round(
     connection: &mut PgConnection,
     name: &str,
-    lane: u32,
-    (last_seq, until, attempts): (i64, i64, u32),
+    trial: Trial,
     pause: Duration,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("SELECT seqline.mark_round($1, $2, $3, $4, $5, $6)")
+    sqlx::query("SELECT seqline.mark_round($1, $2, $3, $4, $5, $6, $7)")
         .bind(name)
-        .bind(lane as i32)
-        .bind(last_seq)
-        .bind(until)
-        .bind(count(attempts))
+        .bind(trial.lane as i32)
+        .bind(trial.last_seq)
+        .bind(trial.until)
+        .bind(trial.alone.map(|(seq, _)| seq))
+        .bind(count(trial.alone.map_or(0, |(_, attempt)| attempt)))
         .bind(pg_interval(pause))
         .execute(connection)
         .await

@@ -43,7 +43,7 @@ impl<'a> Mode<'a> {
 }
 
 /// Lets no round of a consumer begin until [`resume`], on all workers and for `seqline.poll`, and says whether that is new. When it
-/// returns, none is under way: it waits for one that is, as long as the session's `lock_timeout` allows.
+/// returns, none is under way that could still commit: it waits for one that is, as long as the session's `lock_timeout` allows.
 ///
 /// The others go on. Retention waits for it as for any other that is behind, and not for ever. Who did it and `why`, at most 1000
 /// characters, are recorded in `seqline.audit_log`.

@@ -29,7 +29,7 @@ use super::jobs::{Outlet, RoundJobs};
 use super::marks::Marks;
 use super::name::ConsumerName;
 use super::plan::LostRange;
-use super::policy::{self, FailurePolicy, Next};
+use super::policy::{FailurePolicy, Mark};
 use crate::clock::Clock;
 use crate::deadline::{Lease, within};
 use crate::error::{CommitError, DatabaseError};
@@ -37,6 +37,9 @@ use crate::job::JobError;
 use crate::limits::{READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX, SCAN_EVENTS_MAX};
 use crate::store;
 use crate::store::consumers::{Advance, HeldCursor, Lock, Position, Standing};
+use crate::store::parking::Trial;
+
+use parking::Begun;
 
 pub(super) use handle::discard;
 pub use result::{Outcome, RoundResult};
@@ -62,10 +65,8 @@ enum Look {
 /// What was tried, when a mark says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tried {
-    /// Many events after a number.
-    Many { lane: u32, last_seq: i64 },
-    /// One event after a number, alone.
-    One { lane: u32, last_seq: i64, until: i64, attempt: u32 },
+    /// Events of the log.
+    Log(Trial),
     /// A parked event.
     Parked { lane: u32, seq: i64, attempt: u32 },
 }
@@ -147,6 +148,10 @@ impl Rounds<'_> {
         *beginning = false;
         let mut round = Round { tx, consumer: self.name, lane, jobs: RoundJobs::new(self.outlet) };
         let result = Box::pin(self.work(&mut round, known, tried)).await;
+        // While the cursor is held, so that nobody else takes a mark for what it is not.
+        if let (Err(error), Some(tried)) = (&result, tried.take_if(|_| result.is_err())) {
+            self.came_to_nothing(tried, error).await;
+        }
         self.end(round, &result).await?;
         let Worked { result, span: (first_seq, last_seq) } = result?;
         match result.outcome {
@@ -213,28 +218,25 @@ impl Rounds<'_> {
         if let Some(seq) = held.due {
             return self.try_parked(round, &held, seq, tried).await;
         }
-        let next = match self.policy {
-            FailurePolicy::Stall => Next::Many,
+        let mark = match self.policy {
+            FailurePolicy::Stall => None,
             FailurePolicy::Park { .. } => {
-                let mark = self.ask(store::parking::mark(&mut round.tx, name, held.lane)).await?;
-                policy::next(held.from, mark, self.policy.attempts())
+                self.ask(store::parking::mark(&mut round.tx, name, held.lane)).await?
             }
         };
-        match next {
-            Next::Wait(pause) => Ok(RoundResult::waiting(pause).into()),
-            next => self.go_on(round, &held, &next, tried).await,
-        }
+        let mark = mark.and_then(|mark| mark.in_force(held.from));
+        self.go_on(round, &held, mark.as_ref(), tried).await
     }
 
-    /// Handles the next events of the log and moves the cursor over them.
+    /// Handles the next events of the log and moves the cursor over them; with a mark, one of them.
     async fn go_on(
         &self,
         round: &mut Round<'_>,
         held: &HeldCursor,
-        next: &Next,
+        mark: Option<&Mark>,
         tried: &mut Option<Tried>,
     ) -> Result<Worked, RoundError> {
-        let limit = if *next == Next::Many { self.batch_size() } else { 1 };
+        let limit = if mark.is_none() { self.batch_size() } else { 1 };
         let Some(mut read) = self.read(&mut round.tx, held, limit).await? else {
             return Ok(RoundResult::IDLE.into());
         };
@@ -242,8 +244,12 @@ impl Rounds<'_> {
             let lost = store::consumers::record_loss(&mut round.tx, self.name.as_str(), from, to);
             self.ask(lost).await?;
         }
-        let aside = self.put_aside(round, held, next, &mut read.events).await?;
-        self.mark(held, next, &read, tried).await?;
+        let behind = self.put_behind(round, held, &mut read.events).await?;
+        let parked = match self.begin_trial(round, held, mark, &mut read, tried).await? {
+            Begun::Waits(pause) => return Ok(RoundResult::waiting(pause).into()),
+            Begun::Parked => 1,
+            Begun::Tries => 0,
+        };
         let span = (read.first, read.new_last_seq);
         let jobs = self.handle_all(round, held, &read.events, span).await?;
         let advanced = self
@@ -261,8 +267,8 @@ impl Rounds<'_> {
             processed: read.events.len(),
             scanned: read.count,
             jobs,
-            parked: aside.parked,
-            behind: aside.behind,
+            parked,
+            behind,
             full: read.full || read.new_last_seq - held.last_seq >= self.reach(held),
             lost: read.lost,
             last_seq: Some(read.new_last_seq),

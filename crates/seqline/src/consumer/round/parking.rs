@@ -7,75 +7,91 @@ use super::{RoundResult, Rounds, Tried, Worked, ended};
 use crate::consumer::error::RoundError;
 use crate::consumer::handler::Round;
 use crate::consumer::plan::LostRange;
-use crate::consumer::policy::{FailurePolicy, Next};
+use crate::consumer::policy::{FailurePolicy, Fate, Mark, fate};
 use crate::deadline::within;
 use crate::error::DatabaseError;
 use crate::event::StoredEvent;
 use crate::store;
 use crate::store::consumers::HeldCursor;
+use crate::store::parking::Trial;
 
-/// How many events a round has put aside.
-pub(super) struct Aside {
-    /// Because they had failed.
-    pub(super) parked: usize,
-    /// Because one of their key is.
-    pub(super) behind: usize,
+/// How a round of a consumer goes on when its events were read.
+pub(super) enum Begun {
+    /// It tries those that are left.
+    Tries,
+    /// Its event was put aside.
+    Parked,
+    /// Its event is not to be tried yet.
+    Waits(Duration),
+}
+
+/// What is written about an attempt.
+enum Note {
+    Round(Trial, Duration),
+    /// The parked event, for which time it is tried, and how long to wait after it.
+    Parked(i64, u32, Option<Duration>),
+    /// How an attempt ended, at the log or at a parked event.
+    Ended(u32, Option<i64>, &'static str),
 }
 
 impl Rounds<'_> {
-    /// Takes those events out that are not to be handled now, and parks them.
-    pub(super) async fn put_aside(
+    /// Parks those events behind others of their keys, and returns how many that were.
+    pub(super) async fn put_behind(
         &self,
         round: &mut Round<'_>,
         held: &HeldCursor,
-        next: &Next,
         events: &mut Vec<StoredEvent>,
-    ) -> Result<Aside, RoundError> {
-        let name = self.name.as_str();
-        let mut aside = Aside { parked: 0, behind: 0 };
-        let Some(first) = events.first().map(|event| event.seq) else { return Ok(aside) };
-        if held.has_parked {
-            let seqs: Vec<i64> = events.iter().map(|event| event.seq).collect();
-            let behind = self.ask(store::parking::park_behind(&mut round.tx, name, &seqs)).await;
-            let behind = behind.map_err(|error| parked_full(error, first))?;
-            aside.behind = behind.len();
-            events.retain(|event| behind.binary_search(&event.seq).is_err());
-        }
-        if let (Next::Park { attempts, error_type }, Some(event)) = (next, events.first()) {
-            let parked =
-                self.ask(store::parking::park(&mut round.tx, name, event.seq, *attempts, error_type)).await;
-            parked.map_err(|error| parked_full(error, event.seq))?;
-            aside.parked = 1;
-            events.clear();
-        }
-        Ok(aside)
+    ) -> Result<usize, RoundError> {
+        let Some(first) = events.first().map(|event| event.seq).filter(|_| held.has_parked) else {
+            return Ok(0);
+        };
+        let seqs: Vec<i64> = events.iter().map(|event| event.seq).collect();
+        let behind = self.ask(store::parking::park_behind(&mut round.tx, self.name.as_str(), &seqs)).await;
+        let behind = behind.map_err(|error| parked_full(error, first))?;
+        events.retain(|event| behind.binary_search(&event.seq).is_err());
+        Ok(behind.len())
     }
 
-    /// Says what will be tried, so that it is known whatever becomes of this process.
-    pub(super) async fn mark(
+    /// Says what will be tried, so that it is known whatever becomes of this process. One event that was tried as often as it may be is
+    /// parked instead.
+    pub(super) async fn begin_trial(
         &self,
+        round: &mut Round<'_>,
         held: &HeldCursor,
-        next: &Next,
-        read: &Read,
+        mark: Option<&Mark>,
+        read: &mut Read,
         tried: &mut Option<Tried>,
-    ) -> Result<(), RoundError> {
-        if self.policy == FailurePolicy::Stall || read.events.is_empty() {
-            return Ok(());
+    ) -> Result<Begun, RoundError> {
+        let Some(seq) = read.events.first().map(|event| event.seq) else { return Ok(Begun::Tries) };
+        if self.policy == FailurePolicy::Stall {
+            return Ok(Begun::Tries);
         }
         let (lane, last_seq) = (held.lane, held.from);
-        match *next {
-            Next::Many => {
-                self.write_mark(lane, (last_seq, read.new_last_seq, 0), Duration::ZERO).await?;
-                *tried = Some(Tried::Many { lane, last_seq });
+        let Some(mark) = mark else {
+            let trial = Trial { lane, last_seq, until: read.new_last_seq, alone: None };
+            self.write(Note::Round(trial, Duration::ZERO)).await?;
+            *tried = Some(Tried::Log(trial));
+            return Ok(Begun::Tries);
+        };
+        match fate(seq, mark, self.policy.attempts()) {
+            Fate::Wait(pause) => Ok(Begun::Waits(pause)),
+            Fate::Park { attempts, error_type } => {
+                let name = self.name.as_str();
+                let parked =
+                    self.ask(store::parking::park(&mut round.tx, name, seq, attempts, &error_type)).await;
+                parked.map_err(|error| parked_full(error, seq))?;
+                read.events.clear();
+                Ok(Begun::Parked)
             }
-            Next::One { attempt, until } => {
+            Fate::Try(attempt) => {
+                let trial = Trial { lane, last_seq, until: mark.until, alone: Some((seq, attempt)) };
                 let pause = self.policy.pause_after(attempt, self.config.failure_backoff_cap);
-                self.write_mark(lane, (last_seq, until, attempt), pause.unwrap_or_default()).await?;
-                *tried = Some(Tried::One { lane, last_seq, until, attempt });
+                self.write(Note::Round(trial, pause.unwrap_or_default())).await?;
+                *tried = Some(Tried::Log(trial));
+                self.ask(store::consumers::keep_lock(&mut round.tx)).await?;
+                Ok(Begun::Tries)
             }
-            Next::Wait(_) | Next::Park { .. } => {}
         }
-        Ok(())
     }
 
     /// Tries a parked event. The cursor is held for it, so that nothing of its key is handled meanwhile, and does not move.
@@ -94,8 +110,9 @@ impl Rounds<'_> {
         } else {
             let attempt = self.ask(store::parking::parked_attempts(&mut round.tx, name, seq)).await? + 1;
             let pause = self.policy.pause_after(attempt, self.config.failure_backoff_cap);
-            self.write_parked_mark(seq, attempt, pause).await?;
+            self.write(Note::Parked(seq, attempt, pause)).await?;
             *tried = Some(Tried::Parked { lane: held.lane, seq, attempt });
+            self.ask(store::consumers::keep_lock(&mut round.tx)).await?;
         }
         let jobs = self.handle_all(round, held, &events, (seq, seq)).await?;
         let unparked = store::parking::unpark(&mut round.tx, name, seq, held, self.may_append);
@@ -105,21 +122,23 @@ impl Rounds<'_> {
 
     /// A round that was marked has failed. What is not the event's fault is taken back as far as that is possible: the attempt was none.
     pub(super) async fn came_to_nothing(&self, tried: Tried, error: &RoundError) {
-        let written = match (tried, error.is_of_event()) {
-            (Tried::Many { .. }, true) => Ok(()),
-            (Tried::One { lane, .. }, true) => self.note(lane, None, error).await,
-            (Tried::Parked { lane, seq, .. }, true) => self.note(lane, Some(seq), error).await,
-            (Tried::Many { lane, last_seq }, false) => {
-                self.write_mark(lane, (last_seq, last_seq, 0), Duration::ZERO).await
+        let note = match (tried, error.is_of_event()) {
+            (Tried::Log(Trial { alone: None, .. }), true) => return,
+            (Tried::Log(trial), true) => Note::Ended(trial.lane, None, error.error_type()),
+            (Tried::Parked { lane, seq, .. }, true) => Note::Ended(lane, Some(seq), error.error_type()),
+            (Tried::Log(trial), false) => {
+                let taken_back = match trial.alone {
+                    None => Trial { until: trial.last_seq, ..trial },
+                    Some((seq, attempt)) => Trial { alone: Some((seq, attempt - 1)), ..trial },
+                };
+                Note::Round(taken_back, Duration::ZERO)
             }
-            (Tried::One { lane, last_seq, until, attempt }, false) => {
-                self.write_mark(lane, (last_seq, until, attempt - 1), Duration::ZERO).await
-            }
+            // Later, or it would keep its lane from everything else for as long as it fails so.
             (Tried::Parked { seq, attempt, .. }, false) => {
-                self.write_parked_mark(seq, attempt - 1, Some(Duration::ZERO)).await
+                Note::Parked(seq, attempt - 1, Some(self.config.poll_interval))
             }
         };
-        if let Err(error) = written {
+        if let Err(error) = self.write(note).await {
             // It counts for one more attempt, or for an attempt whose end is not known.
             tracing::debug!(
                 consumer = self.name.as_str(),
@@ -129,49 +148,33 @@ impl Rounds<'_> {
         }
     }
 
-    async fn write_mark(
-        &self,
-        lane: u32,
-        mark: (i64, i64, u32),
-        pause: Duration,
-    ) -> Result<(), DatabaseError> {
+    /// On the connection for marks. One that was kept may have been closed meanwhile, and then it is done on a new one.
+    async fn write(&self, note: Note) -> Result<(), DatabaseError> {
+        let name = self.name.as_str();
         within(self.config.deadline(), async {
-            let mut lease = self.marks.acquire(self.pool).await?;
-            store::parking::mark_round(lease.connection(), self.name.as_str(), lane, mark, pause).await?;
-            lease.done();
-            Ok(())
-        })
-        .await
-    }
-
-    async fn write_parked_mark(
-        &self,
-        seq: i64,
-        attempts: u32,
-        pause: Option<Duration>,
-    ) -> Result<(), DatabaseError> {
-        within(self.config.deadline(), async {
-            let mut lease = self.marks.acquire(self.pool).await?;
-            store::parking::mark_parked(lease.connection(), self.name.as_str(), seq, attempts, pause).await?;
-            lease.done();
-            Ok(())
-        })
-        .await
-    }
-
-    async fn note(&self, lane: u32, parked: Option<i64>, error: &RoundError) -> Result<(), DatabaseError> {
-        within(self.config.deadline(), async {
-            let mut lease = self.marks.acquire(self.pool).await?;
-            let noting = store::parking::note_attempt(
-                lease.connection(),
-                self.name.as_str(),
-                lane,
-                parked,
-                error.error_type(),
-            );
-            noting.await?;
-            lease.done();
-            Ok(())
+            loop {
+                let mut lease = self.marks.acquire(self.pool).await?;
+                let connection = lease.connection();
+                let written = match note {
+                    Note::Round(trial, pause) => {
+                        store::parking::mark_round(connection, name, trial, pause).await
+                    }
+                    Note::Parked(seq, attempt, pause) => {
+                        store::parking::mark_parked(connection, name, seq, attempt, pause).await
+                    }
+                    Note::Ended(lane, parked, error_type) => {
+                        store::parking::note_attempt(connection, name, lane, parked, error_type).await
+                    }
+                };
+                match written.map_err(DatabaseError::from) {
+                    Err(error) if error.is_connection_failure() && lease.was_kept() => {}
+                    Err(error) => return Err(error),
+                    Ok(()) => {
+                        lease.done();
+                        return Ok(());
+                    }
+                }
+            }
         })
         .await
     }

@@ -293,7 +293,7 @@ async fn lanes_are_not_divided_anew_while_one_is_behind_and_go_on_as_before() {
     // One lane is ahead.
     as_admin(&bench.db, "UPDATE seqline.event_consumer_cursors SET last_seq = 25 WHERE lane = 1").await;
     let error = divides(&bench.db, 2, None, Duration::from_millis(60), APPLY).await.unwrap_err();
-    assert_eq!(error.to_string(), "lane 0 of consumer probe is at seq 0, and another at 25");
+    assert_eq!(error.to_string(), "lane 0 is at seq 0 and did not come to seq 25 in time");
     assert_eq!(positions(&bench.db).await, [0, 25, 0]);
     drains(&bench).await;
     assert_eq!(positions(&bench.db).await, [40; 3], "nothing is left that would stop them");

@@ -1,7 +1,8 @@
 //! What people decide about where a consumer goes on, and what it leaves out.
 
 use seqline::consumer::{
-    Filter, LaneKey, Mode, OperateError, Target, acknowledge, replay, resume, retire, rewind, skip,
+    FailurePolicy, Filter, LaneKey, Mode, OperateError, Target, acknowledge, replay, resume, retire, rewind,
+    skip,
 };
 use sqlx::types::JsonValue;
 use time::OffsetDateTime;
@@ -148,6 +149,113 @@ async fn a_rewind_waits_for_the_round_that_runs() {
 }
 
 #[tokio::test]
+async fn a_rewind_brings_back_what_was_parked_from_there_on_and_forgets_what_was_tried() {
+    let switch = Switch::on();
+    let consumer = probe(switch.failing_at(3))
+        .on_failure(FailurePolicy::Park { after_attempts: 1, backoff: Duration::ZERO });
+    let bench = Bench::on(database().await, config(), consumer).await;
+    append_about(&bench.db, &["x", "a", "x", "x"]).await;
+    while !bench.round().await.is_ok_and(|round| round.outcome == Outcome::Idle) {}
+    assert_eq!(parked(&bench.db).await, [3, 4]);
+    as_admin(
+        &bench.db,
+        "INSERT INTO seqline.parked_events (consumer, seq, key) VALUES ('probe', 2, 'order/a')",
+    )
+    .await;
+    as_admin(&bench.db, "SELECT seqline.gather_lanes('probe', '10 minutes')").await;
+    let mut app = session(&bench.db).await;
+    let plan = rewind(&mut app, &name(PROBE), Target::Seq(3), APPLY).await.unwrap();
+    assert_eq!((plan.events, plan.parked), (2, 2));
+    assert_eq!(parked(&bench.db).await, [2]);
+    let left: (i64, Option<i64>) = sqlx::query_as(
+        "SELECT (SELECT count(*) FROM seqline.round_marks), (SELECT barrier_seq FROM seqline.event_consumers)",
+    )
+    .fetch_one(&bench.db.admin())
+    .await
+    .unwrap();
+    assert_eq!(left, (0, None), "what was tried, and a barrier");
+    switch.off();
+    bench.processes(2).await;
+}
+
+async fn parked(db: &TestDb) -> Vec<i64> {
+    sqlx::query_scalar("SELECT seq FROM seqline.parked_events ORDER BY seq")
+        .fetch_all(&db.admin())
+        .await
+        .unwrap()
+}
+
+#[tokio::test]
+async fn whatever_is_decided_waits_for_the_round_that_runs() {
+    let gate = Gate::closed();
+    let bench = Bench::new(config(), gate.handler()).await;
+    append_about(&bench.db, &["a", "b"]).await;
+    as_admin(&bench.db, "INSERT INTO seqline.parked_events (consumer, seq) VALUES ('probe', 9)").await;
+    let deciding = async {
+        gate.is_reached(1).await;
+        let mut app = session(&bench.db).await;
+        sqlx::query("SET lock_timeout = '50ms'").execute(&mut app).await.unwrap();
+        for sql in [
+            "SELECT seqline.set_consumer_paused('probe', true, NULL)",
+            "SELECT seqline.skip_event('probe', 2, true, 'x')",
+            "SELECT seqline.retire_consumer('probe', true, NULL)",
+            "SELECT seqline.rewind_consumer('probe', 1, true, NULL)",
+            "SELECT seqline.gather_lanes('probe', '1 minute')",
+            "SELECT seqline.set_consumer_lanes('probe', 2, NULL, true, NULL)",
+            "SELECT seqline.discard_parked('probe', NULL, true, 'x')",
+        ] {
+            let error = sqlx::raw_sql(sql).execute(&mut app).await.unwrap_err();
+            let code = error.as_database_error().and_then(|error| error.code()).unwrap();
+            assert_eq!(code, "55P03", "{sql}");
+        }
+        gate.open();
+    };
+    let (round, ()) = tokio::join!(bench.round(), deciding);
+    assert_eq!(round.unwrap().last_seq, Some(2));
+}
+
+#[tokio::test]
+async fn without_an_order_nothing_is_done() {
+    let bench = at_five().await;
+    append_about(&bench.db, &["f", "g"]).await;
+    as_admin(
+        &bench.db,
+        "INSERT INTO seqline.parked_events (consumer, seq) VALUES ('probe', 1);
+         INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) VALUES ('probe', 1, 1)",
+    )
+    .await;
+    let mut app = session(&bench.db).await;
+    let before = everything(&bench.db).await;
+    for sql in [
+        "SELECT seqline.skip_event('probe', 6, NULL, 'x')",
+        "SELECT seqline.retire_consumer('probe', NULL, NULL)",
+        "SELECT seqline.rewind_consumer('probe', 1, NULL, NULL)",
+        "SELECT seqline.set_consumer_lanes('probe', 2, NULL, NULL, NULL)",
+        "SELECT seqline.replay_consumer('probe', 'again', 1, 2, NULL, NULL)",
+        "SELECT seqline.acknowledge_losses('probe', NULL, NULL)",
+        "SELECT seqline.retry_parked('probe', NULL, NULL, NULL)",
+        "SELECT seqline.discard_parked('probe', NULL, NULL, NULL)",
+    ] {
+        sqlx::raw_sql(sql).execute(&mut app).await.unwrap();
+        assert_eq!(everything(&bench.db).await, before, "{sql}");
+    }
+}
+
+async fn everything(db: &TestDb) -> String {
+    sqlx::query_scalar(
+        "SELECT concat((SELECT string_agg(e::text, ',') FROM seqline.event_consumers e),
+             (SELECT string_agg(c::text, ',') FROM seqline.event_consumer_cursors c),
+             (SELECT string_agg(p::text, ',') FROM seqline.parked_events p),
+             (SELECT string_agg(s::text, ',') FROM seqline.skipped_events s),
+             (SELECT string_agg(l::text, ',') FROM seqline.lost_ranges l),
+             (SELECT string_agg(a::text, ',') FROM seqline.audit_log a))",
+    )
+    .fetch_one(&db.admin())
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
 async fn an_event_that_is_skipped_is_stepped_over_and_comes_again_with_a_rewind() {
     let switch = Switch::on();
     let bench = Bench::new(config(), switch.failing_at(3)).await;
@@ -259,6 +367,12 @@ async fn no_round_of_a_retired_consumer_begins_until_it_goes_on() {
     assert_eq!(state_of(&bench.db, PROBE).await.retired_at, None);
     retire(&mut app, &name(PROBE), APPLY).await.unwrap();
     assert_eq!(bench.round().await.unwrap().outcome, Outcome::Retired);
+    let behind_the_lock: String =
+        sqlx::query_scalar("SELECT state FROM seqline.lock_consumer('probe', 0, 0)")
+            .fetch_one(&mut app)
+            .await
+            .unwrap();
+    assert_eq!(behind_the_lock, "locked");
     assert_eq!(refused(retire(&mut app, &name(PROBE), APPLY).await), "consumer probe was retired");
     // A program that still runs it says so once, and others of it go on.
     let other = Consumer::new(name("other"), plain()).start_at(StartAt::Oldest);
@@ -326,6 +440,35 @@ async fn a_replay_needs_a_new_name_and_a_piece_of_the_log() {
     assert_eq!(refusal("again", 3, 2).await, "seq 3 to 2 is not a piece of the log: it holds 1 to 5");
     assert_eq!(refusal("again", 0, 2).await, "seq 0 to 2 is not a piece of the log: it holds 1 to 5");
     assert_eq!(refusal("again", 4, 6).await, "seq 4 to 6 is not a piece of the log: it holds 1 to 5");
+}
+
+#[tokio::test]
+async fn a_replay_does_not_take_a_consumer_that_somebody_is_about_to_make() {
+    let bench = at_five().await;
+    let mut program = seqline::begin(&bench.db.admin()).await.unwrap();
+    sqlx::query("SELECT seqline.ensure_consumer('again', 'worker', 'oldest')")
+        .execute(&mut *program)
+        .await
+        .unwrap();
+    let mut app = session(&bench.db).await;
+    let (probe, again) = (name(PROBE), name("again"));
+    let replaying = replay(&mut app, &probe, &again, (Target::Seq(2), Target::Seq(3)), APPLY);
+    let making = async {
+        eventually(DEADLINE, "the replay waits", async || {
+            sqlx::query_scalar(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+                     AND wait_event_type = 'Lock' AND query LIKE '%replay_consumer%')",
+            )
+            .fetch_one(&bench.db.admin())
+            .await
+            .unwrap()
+        })
+        .await;
+        program.commit().await.unwrap();
+    };
+    let (replayed, ()) = tokio::join!(replaying, making);
+    assert_eq!(refused(replayed), "there is a consumer again already");
+    assert_eq!(state_of(&bench.db, "again").await.until_seq, None);
 }
 
 #[tokio::test]

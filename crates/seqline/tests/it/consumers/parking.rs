@@ -6,6 +6,7 @@ use tracing::Level;
 
 use super::*;
 
+mod blame;
 mod processes;
 
 /// Appends an event about each of these resources in one transaction.
