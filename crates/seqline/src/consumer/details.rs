@@ -52,7 +52,9 @@ pub struct LaneState {
 pub struct Trying {
     /// The last event of the round that took many. Until the lane is there, rounds take one.
     pub until_seq: i64,
-    /// How often the one event after the cursor was tried alone; 0 when it was among many.
+    /// The event that is tried alone, if one was.
+    pub seq: Option<i64>,
+    /// How often it was; 0 when none was.
     pub attempts: u32,
     /// When it is tried again.
     pub next_attempt_at: OffsetDateTime,
@@ -140,7 +142,13 @@ fn lane(row: LaneRow) -> LaneState {
     let trying = match (row.until_seq, row.attempts, row.next_attempt_at) {
         (Some(until_seq), Some(attempts), Some(next_attempt_at)) => {
             let error_type = row.error_type.filter(|_| attempts > 0);
-            Some(Trying { until_seq, attempts: attempts.unsigned_abs(), next_attempt_at, error_type })
+            Some(Trying {
+                until_seq,
+                seq: row.tried_seq,
+                attempts: attempts.unsigned_abs(),
+                next_attempt_at,
+                error_type,
+            })
         }
         _ => None,
     };

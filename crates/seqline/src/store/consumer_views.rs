@@ -136,6 +136,7 @@ pub(crate) struct LaneRow {
     pub(crate) last_seq: i64,
     pub(crate) updated_at: OffsetDateTime,
     pub(crate) until_seq: Option<i64>,
+    pub(crate) tried_seq: Option<i64>,
     pub(crate) attempts: Option<i32>,
     pub(crate) next_attempt_at: Option<OffsetDateTime>,
     pub(crate) error_type: Option<String>,
@@ -145,7 +146,8 @@ pub(crate) struct LaneRow {
 pub(crate) async fn lanes(connection: &mut PgConnection, name: &str) -> Result<Vec<LaneRow>, sqlx::Error> {
     sqlx::query_as(
         "SELECT l.lane, c.last_seq, c.updated_at, m.until_seq,
-                CASE WHEN m.last_seq = c.last_seq THEN m.attempts WHEN m.last_seq IS NOT NULL THEN 0 END AS attempts,
+                CASE WHEN m.tried_seq > c.last_seq THEN m.tried_seq END AS tried_seq,
+                CASE WHEN m.tried_seq > c.last_seq THEN m.attempts WHEN m.last_seq IS NOT NULL THEN 0 END AS attempts,
                 m.next_attempt_at, m.error_type
          FROM seqline.event_consumers e
          CROSS JOIN LATERAL generate_series(0, e.lanes - 1) AS l (lane)

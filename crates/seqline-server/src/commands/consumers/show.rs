@@ -30,7 +30,7 @@ fn print(details: &ConsumerDetails, now: OffsetDateTime) -> Result<(), Failure> 
     let goal = details.state.last_seq + details.state.lag();
     let cells = details.lanes.iter().map(|lane| {
         let lag = (goal - lane.last_seq).max(0);
-        let tries = lane.trying.as_ref().map_or_else(String::new, |trying| tries(lane.last_seq, trying));
+        let tries = lane.trying.as_ref().map_or_else(String::new, tries);
         vec![lane.lane.to_string(), grouped(lane.last_seq), grouped(lag), seconds(lane.updated_at), tries]
     });
     output::table(&["lane", "cursor", "lag", "moved", "tries"], &[0, 1, 2], cells.collect())?;
@@ -100,17 +100,17 @@ fn asks_for(filter: &Filter) -> String {
     if lists.is_empty() { "everything".to_owned() } else { lists.join("; ") }
 }
 
-/// Such as `the first event after seq 3: attempt 2 ended with handler, the next is due at ...`.
-fn tries(last_seq: i64, trying: &Trying) -> String {
-    let ended = match trying.error_type.as_deref() {
+/// Such as `seq 4: attempt 2 ended with handler, the next is due at ...`.
+fn tries(trying: &Trying) -> String {
+    let (seq, ended) = match trying.seq.zip(trying.error_type.as_deref()) {
         // The mark is older than what it says.
-        Some("aborted") => "is under way or its process has died".to_owned(),
-        Some(error_type) => format!("ended with {error_type}"),
+        Some((seq, "aborted")) => (seq, "is under way or its process has died".to_owned()),
+        Some((seq, error_type)) => (seq, format!("ended with {error_type}")),
         None => return format!("events up to seq {}", grouped(trying.until_seq)),
     };
     format!(
-        "the first event after seq {}: attempt {} {ended}, the next is due at {}",
-        grouped(last_seq),
+        "seq {}: attempt {} {ended}, the next is due at {}",
+        grouped(seq),
         trying.attempts,
         seconds(trying.next_attempt_at)
     )
@@ -125,12 +125,13 @@ mod tests {
         let trying = |attempts, error_type: Option<&str>| {
             let next_attempt_at = OffsetDateTime::UNIX_EPOCH;
             let error_type = error_type.map(str::to_owned);
-            tries(1003, &Trying { until_seq: 1012, attempts, next_attempt_at, error_type })
+            let seq = (attempts > 0).then_some(1004);
+            tries(&Trying { until_seq: 1012, seq, attempts, next_attempt_at, error_type })
         };
         assert_eq!(trying(0, None), "events up to seq 1,012");
         assert_eq!(
             trying(2, Some("handler")),
-            "the first event after seq 1,003: attempt 2 ended with handler, the next is due at 1970-01-01T00:00:00Z"
+            "seq 1,004: attempt 2 ended with handler, the next is due at 1970-01-01T00:00:00Z"
         );
         assert!(trying(1, Some("aborted")).contains(": attempt 1 is under way or its process has died, "));
     }

@@ -20,7 +20,7 @@ async fn filled() -> TestDb {
          UPDATE seqline.event_consumers SET kind = 'worker', until_seq = 1200;
          INSERT INTO seqline.event_consumer_failures (name, lane, error_type, seq, failed_at)
          VALUES ('mine', 1, 'handler', 17, now() - interval '3 min 5 s');
-         INSERT INTO seqline.round_marks VALUES ('mine', 1, 16, 30, 2, '2026-01-01T00:00:05Z', 'handler');
+         INSERT INTO seqline.round_marks VALUES ('mine', 1, 16, 30, 17, 2, '2026-01-01T00:00:05Z', 'handler');
          INSERT INTO seqline.skipped_events (consumer, seq, why) VALUES ('mine', 9, 'x'), ('mine', 18, 'x'), ('mine', 1150, 'x');
          INSERT INTO seqline.parked_events (consumer, seq) VALUES ('mine', 3), ('mine', 4);
          INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) VALUES ('mine', -5, -1);
@@ -93,7 +93,7 @@ async fn the_members_of_the_json_are_these() {
             "lanes": [
                 {"lane": 0, "last_seq": 1100, "updated_at": first},
                 {"lane": 1, "last_seq": 16, "updated_at": second, "trying": {
-                    "until_seq": 30, "attempts": 2, "next_attempt_at": "2026-01-01T00:00:05Z", "error_type": "handler",
+                    "until_seq": 30, "seq": 17, "attempts": 2, "next_attempt_at": "2026-01-01T00:00:05Z", "error_type": "handler",
                 }},
             ],
             "skipped": [18, 1150],

@@ -46,6 +46,8 @@ struct LaneReport {
 #[derive(Serialize)]
 struct TryingReport {
     until_seq: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seq: Option<i64>,
     attempts: u32,
     next_attempt_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,6 +111,7 @@ impl LaneReport {
     fn of(lane: LaneState) -> Self {
         let trying = lane.trying.map(|trying| TryingReport {
             until_seq: trying.until_seq,
+            seq: trying.seq,
             attempts: trying.attempts,
             next_attempt_at: rfc3339(trying.next_attempt_at),
             error_type: trying.error_type,
