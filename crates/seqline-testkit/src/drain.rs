@@ -21,7 +21,8 @@ pub const ROUNDS_MAX: usize = 100_000;
 ///
 /// # Errors
 ///
-/// [`RoundError`] of the first round that fails. What the rounds before it did stays.
+/// [`RoundError`] of the first round that fails. What the rounds before it did stays. With a consumer that parks each attempt is one, so drain
+/// again until the event is parked.
 ///
 /// # Panics
 ///

@@ -40,7 +40,8 @@ $$;
 -- survives the process is enough, so the commit does not wait for the disk. Nor does it wait long for a lock, for the caller holds the
 -- cursor meanwhile, and what it gives up must not be done later.
 CREATE FUNCTION seqline.mark_round(
-    p_name text, p_lane integer, p_last_seq bigint, p_until_seq bigint, p_tried_seq bigint, p_attempts integer, p_pause interval
+    p_name text, p_lane integer, p_last_seq bigint, p_until_seq bigint, p_tried_seq bigint, p_attempts integer, p_pause interval,
+    p_error_type text
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -52,12 +53,13 @@ DECLARE
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '1s', true);
     IF v_known IS NULL THEN
-        INSERT INTO seqline.round_marks (consumer, lane, last_seq, until_seq, tried_seq, attempts, next_attempt_at)
-        VALUES (p_name, p_lane, p_last_seq, p_until_seq, p_tried_seq, p_attempts, clock_timestamp() + p_pause);
-    ELSE
+        INSERT INTO seqline.round_marks (consumer, lane, last_seq, until_seq, tried_seq, attempts, next_attempt_at, error_type)
+        VALUES (p_name, p_lane, p_last_seq, p_until_seq, p_tried_seq, p_attempts, clock_timestamp() + p_pause, p_error_type);
+    -- Not back: whoever takes something back that late has lost the cursor to somebody else.
+    ELSIF v_known <= p_last_seq THEN
         UPDATE seqline.round_marks m
         SET last_seq = p_last_seq, until_seq = p_until_seq, tried_seq = p_tried_seq, attempts = p_attempts,
-            next_attempt_at = clock_timestamp() + p_pause, error_type = 'aborted'
+            next_attempt_at = clock_timestamp() + p_pause, error_type = p_error_type
         WHERE m.consumer = p_name AND m.lane = p_lane AND m.last_seq = v_known;
     END IF;
 END
@@ -84,7 +86,9 @@ $$;
 
 -- Writes that a parked event is tried for the p_attempts'th time, like mark_round. p_pause is how long to wait after it, NULL when it
 -- is the last attempt that nobody has to ask for.
-CREATE FUNCTION seqline.mark_parked(p_name text, p_seq bigint, p_attempts integer, p_pause interval) RETURNS void
+CREATE FUNCTION seqline.mark_parked(
+    p_name text, p_seq bigint, p_attempts integer, p_pause interval, p_error_type text
+) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
@@ -93,7 +97,7 @@ AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true), set_config('lock_timeout', '1s', true);
     UPDATE seqline.parked_events p
-    SET attempts = p_attempts, next_attempt_at = clock_timestamp() + p_pause, error_type = 'aborted'
+    SET attempts = p_attempts, next_attempt_at = clock_timestamp() + p_pause, error_type = p_error_type
     WHERE p.consumer = p_name AND p.seq = p_seq;
 END
 $$;
@@ -243,16 +247,16 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION
-    seqline.round_mark(text, integer), seqline.mark_round(text, integer, bigint, bigint, bigint, integer, interval),
-    seqline.note_attempt(text, integer, bigint, text), seqline.mark_parked(text, bigint, integer, interval),
+    seqline.round_mark(text, integer), seqline.mark_round(text, integer, bigint, bigint, bigint, integer, interval, text),
+    seqline.note_attempt(text, integer, bigint, text), seqline.mark_parked(text, bigint, integer, interval, text),
     seqline.require_parking(text, bigint), seqline.park_event(text, bigint, integer, text),
     seqline.park_behind(text, bigint[]), seqline.release_parked(text, text[]),
     seqline.unpark_event(text, bigint, text, boolean)
 FROM PUBLIC;
 GRANT SELECT ON seqline.round_marks TO seqline_app;
 GRANT EXECUTE ON FUNCTION
-    seqline.round_mark(text, integer), seqline.mark_round(text, integer, bigint, bigint, bigint, integer, interval),
-    seqline.note_attempt(text, integer, bigint, text), seqline.mark_parked(text, bigint, integer, interval),
+    seqline.round_mark(text, integer), seqline.mark_round(text, integer, bigint, bigint, bigint, integer, interval, text),
+    seqline.note_attempt(text, integer, bigint, text), seqline.mark_parked(text, bigint, integer, interval, text),
     seqline.park_event(text, bigint, integer, text), seqline.park_behind(text, bigint[]),
     seqline.unpark_event(text, bigint, text, boolean)
 TO seqline_app;

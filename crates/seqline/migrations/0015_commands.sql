@@ -1,10 +1,6 @@
 -- What people decide about consumers while workers run. Each function says what it does, or would do without p_apply, and writes to
 -- the audit log what it did, who asked for it, and why.
 
-ALTER TABLE seqline.lost_ranges
-    -- Since when somebody knows.
-    ADD COLUMN acknowledged_at timestamptz;
-
 -- A reason that the audit log can hold.
 CREATE FUNCTION seqline.check_why(p_why text, p_required boolean) RETURNS void
 LANGUAGE plpgsql
@@ -12,7 +8,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF length(p_why) > 1000 THEN
-        PERFORM seqline.refuse_consumer('audit_why', 'the reason has more than 1000 characters', 'Name a ticket.');
+        PERFORM seqline.refuse_consumer('audit_why', 'the reason has more than 1000 characters', 'Shorten it, or name a document that says more.');
     ELSIF p_required AND coalesce(p_why !~ '[^[:space:]]', true) THEN
         PERFORM seqline.refuse_consumer('audit_why', 'the reason is missing',
             'Say why, for those who find it in the audit log.');
@@ -206,7 +202,7 @@ BEGIN
                 THEN 'It is parked: seqline parked discard.' ELSE 'There is nothing to leave out.' END);
     ELSIF p_seq > v_head THEN
         PERFORM seqline.refuse_consumer('consumer_skip', format('seq %s is not in the log: it ends at %s', p_seq, v_head),
-            'Skip an event that is there, or missing in between.');
+            'An event can be left out when it is there.');
     ELSIF EXISTS (SELECT FROM seqline.parked_events p WHERE p.consumer = p_name AND p.seq = p_seq) THEN
         PERFORM seqline.refuse_consumer('consumer_skip', format('consumer %s has parked seq %s', p_name, p_seq),
             'Give it up: seqline parked discard.');

@@ -53,6 +53,9 @@ pub const LANES_MAX: u32 = 64;
 /// Pause between two looks whether all lanes are at the same place.
 pub const LANES_GATHER_PAUSE: Duration = Duration::from_millis(20);
 
+/// The longest that lanes wait for each other, because nothing else is handled by those in front.
+pub const LANES_GATHER_MAX: Duration = Duration::from_secs(10 * 60);
+
 /// How much longer lanes wait for each other than whoever asked for it, so that they are still there when he divides them.
 pub const LANES_GATHER_MARGIN: Duration = Duration::from_secs(10);
 

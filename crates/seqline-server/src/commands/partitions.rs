@@ -73,7 +73,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: PartitionsArgs) -> Result
     let closed = if report.closed { 1 } else { 0 };
     output::line(format!("{} created, {closed} closed, {} dropped", report.created, report.dropped))?;
     for lost in &report.lost {
-        eprintln!("seqline: {} was dropped and had not been passed by {}", lost.name, lost.holders);
+        eprintln!("seqline: {} was dropped, its events are lost to {}", lost.name, lost.holders);
     }
     if let Some(held) = &report.held {
         let beyond = humantime::format_duration(whole_minutes(held.beyond_retention));

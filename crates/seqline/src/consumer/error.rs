@@ -171,9 +171,7 @@ impl RoundError {
             Self::Handler { source, .. } => !causes(source.as_ref()).any(is_of_surroundings),
             Self::Jobs { source, .. } => !is_of_surroundings(source),
             // What is checked at the end, such as a deferred constraint.
-            Self::Commit(CommitError::Database(error)) => {
-                !self.is_conflict() && !error.is_connection_failure()
-            }
+            Self::Commit(CommitError::Database(error)) => !error.is_retryable(),
             Self::Panicked { .. }
             | Self::TimedOut { .. }
             | Self::Appended { .. }

@@ -39,6 +39,8 @@ pub struct ConsumerState {
     pub last_failure: Option<Failure>,
     /// How many events retention took before the consumer had come to them, as far as nobody has acknowledged it.
     pub lost: i64,
+    /// How many events retention has taken that the consumer has not come to yet: it records them as lost when it does.
+    pub gone: i64,
 }
 
 /// A failure of a worker's rounds. Those of `seqline.poll` are the caller's and not known here.
@@ -139,6 +141,13 @@ fn state(row: ConsumerRow) -> ConsumerState {
         parked: 0,
         first_parked: None,
         lost: row.lost,
+        gone: match row.retired_at {
+            None => (row.min_retained - 1)
+                .min(row.until_seq.unwrap_or(i64::MAX))
+                .saturating_sub(row.last_seq)
+                .max(0),
+            Some(_) => 0,
+        },
     }
 }
 

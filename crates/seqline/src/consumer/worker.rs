@@ -150,8 +150,9 @@ impl Worker {
                 }
                 self.note(said, error.error_type(), error.seq(), error.reason()).await;
                 // Its mark says when the event is tried again.
+                let has_mark = error.is_of_event() && !matches!(error, RoundError::Commit(_));
                 match self.consumer.policy {
-                    FailurePolicy::Park { .. } if error.is_of_event() => Next::Round(Known::Nothing),
+                    FailurePolicy::Park { .. } if has_mark => Next::Round(Known::Nothing),
                     _ => Next::Pause,
                 }
             }

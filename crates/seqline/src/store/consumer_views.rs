@@ -13,6 +13,7 @@ pub(crate) struct ConsumerRow {
     pub(crate) last_seq: i64,
     pub(crate) updated_at: OffsetDateTime,
     pub(crate) head_seq: i64,
+    pub(crate) min_retained: i64,
     /// Events lost to retention that nobody has acknowledged.
     pub(crate) lost: i64,
     pub(crate) paused_at: Option<OffsetDateTime>,
@@ -42,7 +43,7 @@ pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<ConsumerRo
                      WHERE l.consumer = e.name AND to_jsonb(l) ->> 'acknowledged_at' IS NULL)) AS r (range)),
                 f.error_type, f.seq, f.failed_at, f.recovered_at, f.last_seq, f.updated_at,
                 (o.e ->> 'paused_at')::timestamptz, (o.e ->> 'retired_at')::timestamptz, (o.e ->> 'until_seq')::bigint,
-                coalesce((o.e ->> 'lanes')::int, 1)
+                coalesce((o.e ->> 'lanes')::int, 1), (SELECT seqline.min_retained())
          FROM seqline.event_consumers e
          CROSS JOIN LATERAL (SELECT to_jsonb(e)) AS o (e)
          CROSS JOIN LATERAL (
@@ -87,6 +88,7 @@ fn decode(row: &PgRow) -> Result<ConsumerRow, sqlx::Error> {
         retired_at: row.try_get(13)?,
         until_seq: row.try_get(14)?,
         lanes: row.try_get::<i32, _>(15)?.unsigned_abs(),
+        min_retained: row.try_get(16)?,
         failure,
     })
 }
@@ -192,15 +194,21 @@ pub(crate) struct LossRow {
     pub(crate) ranges: i64,
 }
 
-/// What a consumer has lost and nobody has acknowledged, the last first, and with each range how many there are.
+/// What a consumer has lost and nobody has acknowledged, the highest first, and with each range how many there are.
 pub(crate) async fn losses(
     connection: &mut PgConnection,
     name: &str,
     limit: i64,
 ) -> Result<Vec<LossRow>, sqlx::Error> {
     sqlx::query_as(
-        "SELECT l.lost_from, l.lost_to, l.recorded_at, count(*) OVER () AS ranges FROM seqline.lost_ranges l
-         WHERE l.consumer = $1 AND l.acknowledged_at IS NULL ORDER BY l.id DESC LIMIT $2",
+        // Lanes can have lost the same numbers.
+        "SELECT lower(r.range) AS lost_from, upper(r.range) - 1 AS lost_to,
+                (SELECT max(l.recorded_at) FROM seqline.lost_ranges l
+                 WHERE l.consumer = $1 AND l.acknowledged_at IS NULL AND l.lost_from <@ r.range) AS recorded_at,
+                count(*) OVER () AS ranges
+         FROM unnest((SELECT range_agg(int8range(l.lost_from, l.lost_to, '[]')) FROM seqline.lost_ranges l
+                      WHERE l.consumer = $1 AND l.acknowledged_at IS NULL)) AS r (range)
+         ORDER BY lower(r.range) DESC LIMIT $2",
     )
     .bind(name)
     .bind(limit)

@@ -276,7 +276,7 @@ pub(crate) async fn record_loss(
     from: i64,
     to: i64,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) VALUES ($1, $2, $3)")
+    sqlx::query("SELECT seqline.record_loss($1, $2, $3)")
         .bind(name)
         .bind(from)
         .bind(to)

@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 16] = [
+pub(crate) const MIGRATIONS: [Migration; 17] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -36,6 +36,7 @@ pub(crate) const MIGRATIONS: [Migration; 16] = [
         name: "retention_hold",
         sql: include_str!("../../migrations/0016_retention_hold.sql"),
     },
+    Migration { version: 17, name: "poll_lanes", sql: include_str!("../../migrations/0017_poll_lanes.sql") },
 ];
 
 impl Migration {

@@ -32,6 +32,9 @@ pub(crate) async fn mark(
     }))
 }
 
+/// How an attempt has ended of which nothing else is known: it is under way, or its process has died.
+pub(crate) const ABORTED: &str = "aborted";
+
 /// What a round is going to try: the events after `last_seq` up to `until`, or one of them alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Trial {
@@ -42,14 +45,15 @@ pub(crate) struct Trial {
     pub(crate) alone: Option<(i64, u32)>,
 }
 
-/// Says what is tried, and how long to wait after it.
+/// Says what is tried, how long to wait after it, and how it has ended: [`ABORTED`] until more is known.
 pub(crate) async fn mark_round(
     connection: &mut PgConnection,
     name: &str,
     trial: Trial,
     pause: Duration,
+    error_type: &str,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("SELECT seqline.mark_round($1, $2, $3, $4, $5, $6, $7)")
+    sqlx::query("SELECT seqline.mark_round($1, $2, $3, $4, $5, $6, $7, $8)")
         .bind(name)
         .bind(trial.lane as i32)
         .bind(trial.last_seq)
@@ -57,6 +61,7 @@ pub(crate) async fn mark_round(
         .bind(trial.alone.map(|(seq, _)| seq))
         .bind(count(trial.alone.map_or(0, |(_, attempt)| attempt)))
         .bind(pg_interval(pause))
+        .bind(error_type)
         .execute(connection)
         .await
         .map(drop)
@@ -69,12 +74,14 @@ pub(crate) async fn mark_parked(
     seq: i64,
     attempts: u32,
     pause: Option<Duration>,
+    error_type: Option<&str>,
 ) -> Result<(), sqlx::Error> {
-    sqlx::query("SELECT seqline.mark_parked($1, $2, $3, $4)")
+    sqlx::query("SELECT seqline.mark_parked($1, $2, $3, $4, $5)")
         .bind(name)
         .bind(seq)
         .bind(count(attempts))
         .bind(pause.map(pg_interval))
+        .bind(error_type)
         .execute(connection)
         .await
         .map(drop)
@@ -98,19 +105,21 @@ pub(crate) async fn note_attempt(
         .map(drop)
 }
 
-/// How often a parked event was tried since somebody asked for it.
+/// How often a parked event was tried since somebody asked for it, and how the last attempt ended.
 pub(crate) async fn parked_attempts(
     connection: &mut PgConnection,
     name: &str,
     seq: i64,
-) -> Result<u32, sqlx::Error> {
-    let attempts: Option<i32> =
-        sqlx::query_scalar("SELECT attempts FROM seqline.parked_events WHERE consumer = $1 AND seq = $2")
-            .bind(name)
-            .bind(seq)
-            .fetch_optional(connection)
-            .await?;
-    Ok(attempts.unwrap_or_default().unsigned_abs())
+) -> Result<(u32, Option<String>), sqlx::Error> {
+    let row: Option<(i32, Option<String>)> = sqlx::query_as(
+        "SELECT attempts, error_type FROM seqline.parked_events WHERE consumer = $1 AND seq = $2",
+    )
+    .bind(name)
+    .bind(seq)
+    .fetch_optional(connection)
+    .await?;
+    let (attempts, error_type) = row.unwrap_or_default();
+    Ok((attempts.unsigned_abs(), error_type))
 }
 
 /// Puts an event aside that was tried so often.

@@ -62,7 +62,9 @@ pub(super) async fn find(
 }
 
 pub(super) fn unknown(name: &str) -> Failure {
-    Failure::Refused(format!("there is no consumer {name}"))
+    Failure::Refused(format!(
+        "there is no consumer {name}: seqline consumers list shows those that there are"
+    ))
 }
 
 /// What was done, or would be: the one or the other form.

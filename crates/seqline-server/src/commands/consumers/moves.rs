@@ -39,8 +39,8 @@ pub(super) async fn rewind(
     let again = format!(
         "{} of the log again{}{}",
         count(events, "event"),
-        among(parked, "parked"),
-        among(skipped, "skipped")
+        among(parked, "parked now"),
+        among(skipped, "left out so far")
     );
     let sentence = match done {
         false => format!(

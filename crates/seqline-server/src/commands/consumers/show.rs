@@ -85,6 +85,13 @@ fn lines(details: &ConsumerDetails, now: OffsetDateTime) -> Vec<(&'static str, S
         let lost = count(state.lost, "event");
         lines.push(("lost", format!("{lost}: seq {ranges} (seqline consumers acknowledge {name})")));
     }
+    if state.gone > 0 {
+        let gone = count(state.gone, "event");
+        lines.push((
+            "gone",
+            format!("{gone} that it has not come to: lost when it does, retention has taken them"),
+        ));
+    }
     lines
 }
 

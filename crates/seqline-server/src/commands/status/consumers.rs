@@ -109,6 +109,8 @@ pub(in crate::commands) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<LastError>,
     lost_events: i64,
+    /// What it will have lost when it comes there.
+    gone_events: i64,
 }
 
 #[derive(Serialize)]
@@ -149,6 +151,7 @@ pub(in crate::commands) fn row(consumer: ConsumerState, now: OffsetDateTime) -> 
         parked_events: consumer.parked,
         first_parked_seq: consumer.first_parked,
         lost_events: consumer.lost,
+        gone_events: consumer.gone,
     }
 }
 
@@ -172,7 +175,7 @@ pub(in crate::commands) fn table(consumers: &[ConsumerState], now: OffsetDateTim
             consumer.oldest_pending_at.map_or_else(String::new, |at| age(age_seconds(at, now))),
             state(consumer).to_owned(),
             parked(consumer),
-            grouped(consumer.lost),
+            grouped(consumer.lost + consumer.gone),
             last_error(consumer, now),
         ]
     };
@@ -254,6 +257,7 @@ mod tests {
                 current,
             }),
             lost: 0,
+            gone: 0,
         }
     }
 

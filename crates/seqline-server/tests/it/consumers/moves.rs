@@ -73,7 +73,7 @@ async fn a_rewind_says_what_is_parked_and_skipped_no_more() {
     .await;
     assert_eq!(
         consumers(&db, "rewind mine --to 3 --yes").await,
-        "consumer mine is back: seq 3 is its next event, and it gets 7 events of the log again, 2 of them parked, 1 of them skipped\n"
+        "consumer mine is back: seq 3 is its next event, and it gets 7 events of the log again, 2 of them parked now, 1 of them left out so far\n"
     );
     let row = &json_of(&db, "list").await[0];
     assert_eq!((&row["parked_events"], &row["first_parked_seq"]), (&json!(1), &json!(2)));
@@ -132,7 +132,7 @@ async fn what_cannot_be_left_out_is_said() {
     );
     assert_eq!(
         refused(&db, "skip mine --seq 4 --reason broken --yes").await,
-        "seq 4 is not in the log: it ends at 3. Skip an event that is there, or missing in between"
+        "seq 4 is not in the log: it ends at 3. An event can be left out when it is there"
     );
     as_admin(&db, "INSERT INTO seqline.parked_events (consumer, seq) VALUES ('mine', 1)").await;
     assert_eq!(

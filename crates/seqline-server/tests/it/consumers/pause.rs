@@ -73,12 +73,19 @@ async fn what_cannot_be_done_is_a_sentence() {
     ] {
         for name in ["nobody", "No-Name", "push"] {
             let sentence = refused(&db, &change.replace("{}", name)).await;
-            assert_eq!(sentence, format!("there is no consumer {name}"), "{change}");
+            assert_eq!(
+                sentence,
+                format!("there is no consumer {name}: seqline consumers list shows those that there are"),
+                "{change}"
+            );
         }
     }
     for change in ["list nobody", "show nobody --seq 1", "retry nobody", "discard nobody --all"] {
         let sentence = on(&db, Role::App, ["parked"]).args(change.split(' ')).refused(4).await;
-        assert_eq!(sentence, "there is no consumer nobody", "{change}");
+        assert_eq!(
+            sentence, "there is no consumer nobody: seqline consumers list shows those that there are",
+            "{change}"
+        );
     }
 }
 
@@ -121,7 +128,11 @@ async fn a_reason_that_is_too_long_is_refused() {
     let long = "x".repeat(1001);
     for change in ["pause", "retire", "acknowledge"] {
         let sentence = refused(&db, &format!("{change} mine --yes --reason {long}")).await;
-        assert_eq!(sentence, "the reason has more than 1000 characters. Name a ticket", "{change}");
+        assert_eq!(
+            sentence,
+            "the reason has more than 1000 characters. Shorten it, or name a document that says more",
+            "{change}"
+        );
     }
     let blank = on(&db, Role::App, ["consumers", "skip", "mine", "--seq", "1", "--yes", "--reason", " "]);
     let sentence = blank.refused(4).await;

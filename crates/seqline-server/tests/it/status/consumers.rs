@@ -121,14 +121,14 @@ async fn the_members_of_the_json_are_these() {
             "oldest_pending_at": null, "pending_age_seconds": null, "updated_at": "2026-11-29T12:00:00Z",
             "state": "failing",
             "last_error": {"type": "handler", "seq": 2, "at": null, "current": true},
-            "parked_events": 0, "lost_events": 0,
+            "parked_events": 0, "lost_events": 0, "gone_events": 0,
         })
     );
     assert_eq!(
         status["consumers"][1],
         json!({
             "name": "done", "kind": "poll", "lanes": 1, "last_seq": 3, "head_seq": 3, "lag": 0,
-            "updated_at": "2026-11-29T12:00:00Z", "state": "idle", "parked_events": 0, "lost_events": 0,
+            "updated_at": "2026-11-29T12:00:00Z", "state": "idle", "parked_events": 0, "lost_events": 0, "gone_events": 0,
         })
     );
 }

@@ -120,8 +120,8 @@ async fn maintenance_says_who_keeps_what_and_from_whom_it_was_taken() {
     assert_eq!(
         outcome.stderr,
         format!(
-            "seqline: {FIRST} was dropped and had not been passed by slow\n\
-             seqline: {SECOND} was dropped and had not been passed by slow, totals\n"
+            "seqline: {FIRST} was dropped, its events are lost to slow\n\
+             seqline: {SECOND} was dropped, its events are lost to slow, totals\n"
         )
     );
 }

@@ -8,8 +8,9 @@ use super::{Mode, OperateError};
 use crate::clock::Clock;
 use crate::consumer::lane::LaneKey;
 use crate::consumer::name::ConsumerName;
-use crate::limits::{LANES_GATHER_MARGIN, LANES_GATHER_PAUSE};
+use crate::limits::{LANES_GATHER_MARGIN, LANES_GATHER_MAX, LANES_GATHER_PAUSE};
 use crate::store;
+use crate::store::consumers::Standing;
 
 /// What another division does.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,16 +81,25 @@ async fn gather(
     name: &ConsumerName,
     wait: Duration,
 ) -> Result<(), OperateError> {
-    let hold = wait.saturating_add(LANES_GATHER_MARGIN);
+    let hold = wait.saturating_add(LANES_GATHER_MARGIN).min(LANES_GATHER_MAX);
     let furthest = store::operate::gather_lanes(connection, name.as_str(), Some(hold)).await?;
     let mut waited = Duration::ZERO;
     loop {
         let positions = store::consumers::positions(connection, &[name.as_str()]).await?;
+        let standing = positions.first().map_or(Standing::Active, |at| at.standing);
         let Some(last) =
             positions.iter().filter(|lane| lane.last_seq < furthest).min_by_key(|lane| lane.last_seq)
         else {
             return Ok(());
         };
+        if standing != Standing::Active {
+            return Err(OperateError::Refused {
+                message: format!(
+                    "no round of consumer {name} begins, so its lanes do not come to the same place"
+                ),
+                hint: Some("Let it go on first: seqline consumers resume.".to_owned()),
+            });
+        }
         if waited >= wait {
             let (lane, last_seq) = (last.lane, last.last_seq);
             return Err(OperateError::LaneBehind { lane, last_seq, furthest });

@@ -63,12 +63,12 @@ enum Look {
 }
 
 /// What was tried, when a mark says so.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Tried {
-    /// Events of the log.
-    Log(Trial),
+    /// Events of the log, and how the attempt before ended.
+    Log(Trial, String),
     /// A parked event.
-    Parked { lane: u32, seq: i64, attempt: u32 },
+    Parked { lane: u32, seq: i64, attempt: u32, error_type: Option<String> },
 }
 
 /// What was done in the transaction.

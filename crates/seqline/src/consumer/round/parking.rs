@@ -13,7 +13,7 @@ use crate::error::DatabaseError;
 use crate::event::StoredEvent;
 use crate::store;
 use crate::store::consumers::HeldCursor;
-use crate::store::parking::Trial;
+use crate::store::parking::{ABORTED, Trial};
 
 /// How a round of a consumer goes on when its events were read.
 pub(super) enum Begun {
@@ -27,9 +27,9 @@ pub(super) enum Begun {
 
 /// What is written about an attempt.
 enum Note {
-    Round(Trial, Duration),
+    Round(Trial, Duration, String),
     /// The parked event, for which time it is tried, and how long to wait after it.
-    Parked(i64, u32, Option<Duration>),
+    Parked(i64, u32, Option<Duration>, Option<String>),
     /// How an attempt ended, at the log or at a parked event.
     Ended(u32, Option<i64>, &'static str),
 }
@@ -69,8 +69,8 @@ impl Rounds<'_> {
         let (lane, last_seq) = (held.lane, held.from);
         let Some(mark) = mark else {
             let trial = Trial { lane, last_seq, until: read.new_last_seq, alone: None };
-            self.write(Note::Round(trial, Duration::ZERO)).await?;
-            *tried = Some(Tried::Log(trial));
+            self.write(Note::Round(trial, Duration::ZERO, ABORTED.to_owned())).await?;
+            *tried = Some(Tried::Log(trial, ABORTED.to_owned()));
             return Ok(Begun::Tries);
         };
         match fate(seq, mark, self.policy.attempts()) {
@@ -86,8 +86,8 @@ impl Rounds<'_> {
             Fate::Try(attempt) => {
                 let trial = Trial { lane, last_seq, until: mark.until, alone: Some((seq, attempt)) };
                 let pause = self.policy.pause_after(attempt, self.config.failure_backoff_cap);
-                self.write(Note::Round(trial, pause.unwrap_or_default())).await?;
-                *tried = Some(Tried::Log(trial));
+                self.write(Note::Round(trial, pause.unwrap_or_default(), ABORTED.to_owned())).await?;
+                *tried = Some(Tried::Log(trial, mark.error_type.clone()));
                 self.ask(store::consumers::keep_lock(&mut round.tx)).await?;
                 Ok(Begun::Tries)
             }
@@ -108,10 +108,12 @@ impl Rounds<'_> {
         if lost.is_some() {
             self.ask(store::consumers::record_loss(&mut round.tx, name, seq, seq)).await?;
         } else {
-            let attempt = self.ask(store::parking::parked_attempts(&mut round.tx, name, seq)).await? + 1;
+            let (attempts, error_type) =
+                self.ask(store::parking::parked_attempts(&mut round.tx, name, seq)).await?;
+            let attempt = attempts + 1;
             let pause = self.policy.pause_after(attempt, self.config.failure_backoff_cap);
-            self.write(Note::Parked(seq, attempt, pause)).await?;
-            *tried = Some(Tried::Parked { lane: held.lane, seq, attempt });
+            self.write(Note::Parked(seq, attempt, pause, Some(ABORTED.to_owned()))).await?;
+            *tried = Some(Tried::Parked { lane: held.lane, seq, attempt, error_type });
             self.ask(store::consumers::keep_lock(&mut round.tx)).await?;
         }
         let jobs = self.handle_all(round, held, &events, (seq, seq)).await?;
@@ -123,19 +125,19 @@ impl Rounds<'_> {
     /// A round that was marked has failed. What is not the event's fault is taken back as far as that is possible: the attempt was none.
     pub(super) async fn came_to_nothing(&self, tried: Tried, error: &RoundError) {
         let note = match (tried, error.is_of_event()) {
-            (Tried::Log(Trial { alone: None, .. }), true) => return,
-            (Tried::Log(trial), true) => Note::Ended(trial.lane, None, error.error_type()),
+            (Tried::Log(Trial { alone: None, .. }, _), true) => return,
+            (Tried::Log(trial, _), true) => Note::Ended(trial.lane, None, error.error_type()),
             (Tried::Parked { lane, seq, .. }, true) => Note::Ended(lane, Some(seq), error.error_type()),
-            (Tried::Log(trial), false) => {
+            (Tried::Log(trial, error_type), false) => {
                 let taken_back = match trial.alone {
                     None => Trial { until: trial.last_seq, ..trial },
                     Some((seq, attempt)) => Trial { alone: Some((seq, attempt - 1)), ..trial },
                 };
-                Note::Round(taken_back, Duration::ZERO)
+                Note::Round(taken_back, Duration::ZERO, error_type)
             }
             // Later, or it would keep its lane from everything else for as long as it fails so.
-            (Tried::Parked { seq, attempt, .. }, false) => {
-                Note::Parked(seq, attempt - 1, Some(self.config.poll_interval))
+            (Tried::Parked { seq, attempt, error_type, .. }, false) => {
+                Note::Parked(seq, attempt - 1, Some(self.config.poll_interval), error_type)
             }
         };
         if let Err(error) = self.write(note).await {
@@ -155,15 +157,17 @@ impl Rounds<'_> {
             loop {
                 let mut lease = self.marks.acquire(self.pool).await?;
                 let connection = lease.connection();
-                let written = match note {
-                    Note::Round(trial, pause) => {
-                        store::parking::mark_round(connection, name, trial, pause).await
+                let written = match &note {
+                    Note::Round(trial, pause, error_type) => {
+                        store::parking::mark_round(connection, name, *trial, *pause, error_type).await
                     }
-                    Note::Parked(seq, attempt, pause) => {
-                        store::parking::mark_parked(connection, name, seq, attempt, pause).await
+                    Note::Parked(seq, attempt, pause, error_type) => {
+                        let error_type = error_type.as_deref();
+                        store::parking::mark_parked(connection, name, *seq, *attempt, *pause, error_type)
+                            .await
                     }
                     Note::Ended(lane, parked, error_type) => {
-                        store::parking::note_attempt(connection, name, lane, parked, error_type).await
+                        store::parking::note_attempt(connection, name, *lane, *parked, error_type).await
                     }
                 };
                 match written.map_err(DatabaseError::from) {

@@ -300,6 +300,17 @@ async fn lanes_are_not_divided_anew_while_one_is_behind_and_go_on_as_before() {
 }
 
 #[tokio::test]
+async fn lanes_that_nobody_works_on_are_not_waited_for() {
+    let bench = Bench::on(lanes_database().await, config(), in_lanes(3)).await;
+    append_resources(&bench.db, &resources(10)).await;
+    as_admin(&bench.db, "UPDATE seqline.event_consumer_cursors SET last_seq = 5 WHERE lane = 1").await;
+    as_admin(&bench.db, "SELECT seqline.set_consumer_paused('probe', true, NULL)").await;
+    let error = divides(&bench.db, 2, None, 100 * DEADLINE, APPLY).await.unwrap_err();
+    let message = "no round of consumer probe begins, so its lanes do not come to the same place";
+    assert_eq!(error.to_string(), message);
+}
+
+#[tokio::test]
 async fn lanes_that_are_gathered_wait_for_each_other_and_are_then_divided_anew() {
     let resources = resources(40);
     let bench =

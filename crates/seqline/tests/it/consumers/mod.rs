@@ -21,6 +21,7 @@ mod parking;
 mod paused;
 pub(crate) mod random;
 mod registration;
+mod replays;
 mod rounds;
 mod runner;
 mod schedule;

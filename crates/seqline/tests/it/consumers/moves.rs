@@ -1,8 +1,7 @@
 //! What people decide about where a consumer goes on, and what it leaves out.
 
 use seqline::consumer::{
-    FailurePolicy, Filter, LaneKey, Mode, OperateError, Target, acknowledge, replay, resume, retire, rewind,
-    skip,
+    FailurePolicy, Filter, LaneKey, Mode, OperateError, Target, resume, retire, rewind, skip,
 };
 use sqlx::types::JsonValue;
 use time::OffsetDateTime;
@@ -10,14 +9,14 @@ use time::OffsetDateTime;
 use super::parking::append_about;
 use super::*;
 
-const APPLY: Mode<'_> = Mode::Apply { why: Some("a test") };
+pub(super) const APPLY: Mode<'_> = Mode::Apply { why: Some("a test") };
 
-async fn session(db: &TestDb) -> PgConnection {
+pub(super) async fn session(db: &TestDb) -> PgConnection {
     db.connect(Role::App).await
 }
 
 /// What was written to the audit log: action, subject, before, after, and why.
-async fn audit(db: &TestDb) -> Vec<(String, String, JsonValue, JsonValue, Option<String>)> {
+pub(super) async fn audit(db: &TestDb) -> Vec<(String, String, JsonValue, JsonValue, Option<String>)> {
     sqlx::query_as(
         "SELECT action, subject, before, after, why FROM seqline.audit_log WHERE who = $1 ORDER BY id",
     )
@@ -28,14 +27,14 @@ async fn audit(db: &TestDb) -> Vec<(String, String, JsonValue, JsonValue, Option
 }
 
 /// A consumer that has handled five events.
-async fn at_five() -> Bench {
+pub(super) async fn at_five() -> Bench {
     let bench = Bench::new(config(), plain()).await;
     append_about(&bench.db, &["a", "b", "c", "d", "e"]).await;
     bench.processes(5).await;
     bench
 }
 
-fn refused<T: Debug>(result: Result<T, OperateError>) -> String {
+pub(super) fn refused<T: Debug>(result: Result<T, OperateError>) -> String {
     match result.unwrap_err() {
         OperateError::Refused { message, .. } => message,
         error => panic!("{error:?}"),
@@ -387,110 +386,6 @@ async fn no_round_of_a_retired_consumer_begins_until_it_goes_on() {
 
 async fn reaches_of(db: &TestDb, consumer: &str, seq: i64) {
     eventually(DEADLINE, consumer, async || cursor(db, consumer).await == seq).await;
-}
-
-#[tokio::test]
-async fn a_piece_of_the_log_is_replayed_into_another_consumer_and_the_first_is_not_touched() {
-    let filter = || Filter::everything().types(["test.*"]);
-    let consumer = probe(plain()).filter(filter()).unwrap().lanes(LaneKey::Channel, 2);
-    let bench = Bench::on(database().await, config(), consumer).await;
-    append_about(&bench.db, &["a", "b", "c", "d", "e", "f"]).await;
-    while bench.round().await.unwrap().outcome != Outcome::Idle {}
-    let before = cursors(&bench.db).await;
-    let mut app = session(&bench.db).await;
-    let piece = (Target::Seq(2), Target::Seq(4));
-    let again = name("probe_again");
-    let plan = replay(&mut app, &name(PROBE), &again, piece, Mode::Plan).await.unwrap();
-    assert_eq!((plan.from, plan.to, plan.events, plan.kind.as_str()), (2, 4, 3, "worker"));
-    assert_eq!(cursors(&bench.db).await, before);
-    replay(&mut app, &name(PROBE), &again, piece, APPLY).await.unwrap();
-    let second = Consumer::new(again.clone(), plain()).filter(filter()).unwrap();
-    let (pool, listen) = (bench.db.app_pool(2), bench.db.options(Role::App));
-    let consumers = consumers(pool, listen, config(), Clock::system(), [second]);
-    consumers.ensure().await.unwrap();
-    while consumers.round(&again).await.unwrap().outcome != Outcome::Idle {}
-    assert_eq!(effects_of(&bench.db, "probe_again").await, twice(2..=4));
-    append_about(&bench.db, &["g"]).await;
-    assert_eq!(consumers.round(&again).await.unwrap().outcome, Outcome::Idle, "it ends there");
-    let all = states(&mut app).await.unwrap();
-    let state = all.iter().find(|state| state.name == "probe_again").unwrap();
-    assert_eq!((state.lag(), state.is_done(), state.lanes, state.until_seq), (0, true, 2, Some(4)));
-    let of_first: Vec<_> = cursors(&bench.db).await.into_iter().filter(|row| row.0 == PROBE).collect();
-    assert_eq!(of_first, before);
-}
-
-async fn cursors(db: &TestDb) -> Vec<(String, i32, i64, String)> {
-    sqlx::query_as(
-        "SELECT name, lane, last_seq, updated_at::text FROM seqline.event_consumer_cursors ORDER BY 1, 2",
-    )
-    .fetch_all(&db.admin())
-    .await
-    .unwrap()
-}
-
-#[tokio::test]
-async fn a_replay_needs_a_new_name_and_a_piece_of_the_log() {
-    let bench = at_five().await;
-    let mut app = session(&bench.db).await;
-    let mut refusal = async |into: &str, from, to| {
-        let piece = (Target::Seq(from), Target::Seq(to));
-        refused(replay(&mut app, &name(PROBE), &name(into), piece, Mode::Plan).await)
-    };
-    assert_eq!(refusal(PROBE, 1, 2).await, "there is a consumer probe already");
-    assert_eq!(refusal("again", 3, 2).await, "seq 3 to 2 is not a piece of the log: it holds 1 to 5");
-    assert_eq!(refusal("again", 0, 2).await, "seq 0 to 2 is not a piece of the log: it holds 1 to 5");
-    assert_eq!(refusal("again", 4, 6).await, "seq 4 to 6 is not a piece of the log: it holds 1 to 5");
-}
-
-#[tokio::test]
-async fn a_replay_does_not_take_a_consumer_that_somebody_is_about_to_make() {
-    let bench = at_five().await;
-    let mut program = seqline::begin(&bench.db.admin()).await.unwrap();
-    sqlx::query("SELECT seqline.ensure_consumer('again', 'worker', 'oldest')")
-        .execute(&mut *program)
-        .await
-        .unwrap();
-    let mut app = session(&bench.db).await;
-    let (probe, again) = (name(PROBE), name("again"));
-    let replaying = replay(&mut app, &probe, &again, (Target::Seq(2), Target::Seq(3)), APPLY);
-    let making = async {
-        eventually(DEADLINE, "the replay waits", async || {
-            sqlx::query_scalar(
-                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
-                     AND wait_event_type = 'Lock' AND query LIKE '%replay_consumer%')",
-            )
-            .fetch_one(&bench.db.admin())
-            .await
-            .unwrap()
-        })
-        .await;
-        program.commit().await.unwrap();
-    };
-    let (replayed, ()) = tokio::join!(replaying, making);
-    assert_eq!(refused(replayed), "there is a consumer again already");
-    assert_eq!(state_of(&bench.db, "again").await.until_seq, None);
-}
-
-#[tokio::test]
-async fn losses_are_shown_until_somebody_acknowledges_them() {
-    let bench = at_five().await;
-    as_admin(
-        &bench.db,
-        "INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) VALUES ('probe', 1, 3), ('probe', 7, 7), ('probe', 2, 3), ('other', 1, 9)",
-    )
-    .await;
-    assert_eq!(state_of(&bench.db, PROBE).await.lost, 4);
-    let mut app = session(&bench.db).await;
-    let plan = acknowledge(&mut app, &name(PROBE), Mode::Plan).await.unwrap();
-    assert_eq!((plan.ranges, plan.events), (2, 4));
-    assert_eq!(state_of(&bench.db, PROBE).await.lost, 4);
-    acknowledge(&mut app, &name(PROBE), APPLY).await.unwrap();
-    assert_eq!(state_of(&bench.db, PROBE).await.lost, 0);
-    let (action, _, before, _, _) = audit(&bench.db).await.remove(0);
-    let lost = serde_json::json!({"lost": [[1, 3], [2, 3], [7, 7]]});
-    assert_eq!((action.as_str(), before), ("consumer.acknowledge", lost));
-    let again = acknowledge(&mut app, &name(PROBE), APPLY).await.unwrap();
-    assert_eq!((again.ranges, audit(&bench.db).await.len()), (0, 1), "there is nothing left to say");
 }
 
 #[tokio::test]

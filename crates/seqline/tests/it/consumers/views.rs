@@ -136,7 +136,7 @@ async fn the_details_are_bounded_and_say_how_much_there_is() {
     as_admin(
         &bench.db,
         "INSERT INTO seqline.skipped_events (consumer, seq, why) SELECT 'probe', s, 'x' FROM generate_series(-5, 40) s;
-         INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) SELECT 'probe', s, s FROM generate_series(1, 30) s;
+         INSERT INTO seqline.lost_ranges (consumer, lost_from, lost_to) SELECT 'probe', 2 * s, 2 * s FROM generate_series(1, 30) s;
          INSERT INTO seqline.audit_log (action, subject, before, after)
          SELECT 'parked.discard', 'probe', jsonb_build_object('parked', repeat('x', 10000)), '{}' FROM generate_series(1, 9)",
     )
@@ -144,7 +144,7 @@ async fn the_details_are_bounded_and_say_how_much_there_is() {
     let found = details_of(&bench.db).await;
     assert!(found.filter.is_everything());
     assert_eq!((found.skipped.len(), found.skipped[0], found.skipped_count), (20, 1, 40));
-    assert_eq!((found.losses.len(), found.losses[0].from, found.losses_count), (20, 30, 30));
+    assert_eq!((found.losses.len(), found.losses[0].from, found.losses_count), (20, 60, 30));
     assert_eq!((found.audit.len(), found.audit[0].before.len()), (5, 500));
 }
 

@@ -109,6 +109,24 @@ async fn a_lane_that_cannot_be_handled_does_not_keep_a_caller_from_the_others() 
 }
 
 #[tokio::test]
+async fn a_call_steps_over_lanes_in_which_it_finds_nothing() {
+    let db = TestDb::new().await;
+    let append = "SELECT seqline.append('test.happened', '{}', 'order', 'any', resource_id => '17')";
+    run(&mut db.connect(Role::Producer).await, append).await;
+    let mut session = session(&db).await;
+    run(&mut session, "SELECT seqline.register_consumer('totals', 'oldest', lanes => 64)").await;
+    assert_eq!(poll(&mut session, "totals", 100).await, [1]);
+    // What they have looked at is behind them, and a call looks at so many only.
+    run(&mut session, "SELECT seqline.register_consumer('more', 'oldest', lanes => 64)").await;
+    run(&mut db.connect(Role::Admin).await, "UPDATE seqline.settings SET poll_max_scanned = 1").await;
+    let mut calls = 0;
+    while poll(&mut session, "more", 100).await.is_empty() {
+        calls += 1;
+        assert!(calls < 64, "one lane is passed by each call");
+    }
+}
+
+#[tokio::test]
 async fn a_lane_that_there_is_not_is_refused() {
     let (_db, mut session, _) = with_lanes(40, 3).await;
     for lane in [-1, 3] {

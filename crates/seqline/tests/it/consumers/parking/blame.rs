@@ -155,6 +155,87 @@ async fn another_worker_does_not_take_a_conflict_for_the_last_attempt() {
 }
 
 #[tokio::test]
+async fn what_is_taken_back_is_so_before_another_worker_can_look() {
+    let failing = Switch::on();
+    let conflicting = Switch::on();
+    let (fails, conflicts) = (failing.clone(), conflicting.clone());
+    let handler = acting(move |_, round| {
+        let (fails, conflicts) = (fails.acts(), conflicts.acts());
+        Box::pin(async move {
+            if fails {
+                return Err("refused, once".into());
+            }
+            if conflicts {
+                sqlx::raw_sql("DO $$ BEGIN RAISE SQLSTATE '40001'; END $$")
+                    .execute(round.connection())
+                    .await?;
+            }
+            Ok(())
+        })
+    });
+    let bench = Bench::on(database().await, config(), parking(handler, 1)).await;
+    append_about(&bench.db, &["x"]).await;
+    bench.round().await.unwrap_err();
+    failing.off();
+    let (clock, _hand) = manual();
+    let (pool, listen) = (bench.db.app_pool(1), bench.db.options(Role::App));
+    let other = consumers(pool, listen, config(), clock, [parking(plain(), 1)]);
+    // It cannot take back at once what it has tried, for somebody has the row of the mark after it was written.
+    as_admin(
+        &bench.db,
+        "CREATE FUNCTION public.hold_back() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN IF OLD.attempts > NEW.attempts THEN PERFORM pg_advisory_xact_lock(73002); END IF; RETURN NEW; END $$;
+         GRANT EXECUTE ON FUNCTION public.hold_back() TO PUBLIC;
+         CREATE TRIGGER hold_back BEFORE UPDATE ON seqline.round_marks FOR EACH ROW EXECUTE FUNCTION public.hold_back()",
+    )
+    .await;
+    let mut slow = seqline::begin(&bench.db.admin()).await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(73002)").execute(&mut *slow).await.unwrap();
+    let meanwhile = async {
+        eventually(DEADLINE, "it takes back", async || {
+            sqlx::query_scalar(
+                "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+                     AND wait_event_type = 'Lock' AND query LIKE '%mark_round%')",
+            )
+            .fetch_one(&bench.db.admin())
+            .await
+            .unwrap()
+        })
+        .await;
+        let round = other.round(&name(PROBE)).await.unwrap();
+        conflicting.off();
+        slow.rollback().await.unwrap();
+        round.outcome
+    };
+    let (_, outcome) = tokio::join!(bench.round(), meanwhile);
+    assert_eq!(outcome, Outcome::Locked);
+    drop(work(&bench).await);
+    assert_eq!((effects(&bench.db).await, parked_seqs(&bench.db).await), (twice([1]), vec![]));
+}
+
+#[tokio::test]
+async fn a_commit_for_which_there_is_no_room_is_not_the_events_fault_and_one_that_a_rule_refuses_is() {
+    for (sqlstate, expected) in [("53100", &[] as &[i64]), ("23503", &[2])] {
+        let bench = Bench::on(database().await, config(), parking(plain(), 1)).await;
+        as_admin(
+            &bench.db,
+            &format!(
+                "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+                 BEGIN RAISE SQLSTATE '{sqlstate}'; END $$;
+                 CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON effects DEFERRABLE INITIALLY DEFERRED
+                     FOR EACH ROW WHEN (NEW.seq = 2) EXECUTE FUNCTION public.refuse()"
+            ),
+        )
+        .await;
+        append_about(&bench.db, &["a", "x", "b"]).await;
+        for _ in 0..8 {
+            drop(bench.round().await);
+        }
+        assert_eq!(parked_seqs(&bench.db).await, expected, "{sqlstate}");
+    }
+}
+
+#[tokio::test]
 async fn a_parked_event_that_only_meets_conflicts_is_tried_now_and_then_and_the_log_goes_on() {
     let failing = Switch::on();
     let conflicting = Switch::on();
