@@ -107,7 +107,9 @@ impl Up {
         let pool = sqlx::PgPool::connect(self.url()).await.expect("the server lets its user in");
         eventually(DEADLINE, "partitions are maintained", async || {
             let count = sqlx::query_scalar(
-                "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%sync_event_log_%' AND pid <> pg_backend_pid()",
+                // The last statement of a session, also of one that is idle by now: a drop ends with its COMMIT.
+                "SELECT count(*) FROM pg_stat_activity
+                 WHERE (query LIKE '%sync_event_log_%' OR query = 'COMMIT') AND pid <> pg_backend_pid()",
             );
             count.fetch_one(&pool).await.is_ok_and(|count: i64| count > 0)
         })

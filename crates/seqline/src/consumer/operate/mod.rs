@@ -130,6 +130,9 @@ pub enum OperateError {
     /// No event is as late as the time that was given.
     #[error("no event was appended at that time or later")]
     NothingSince,
+    /// No event was appended from the one time up to the other.
+    #[error("no event was appended between these times")]
+    NothingBetween,
     /// What the database or the connection reported.
     #[error("database refused it: {0}")]
     Database(DatabaseError),
@@ -154,7 +157,7 @@ impl OperateError {
         match self {
             Self::Database(error) => error.is_retryable(),
             Self::LaneBehind { .. } => true,
-            Self::Refused { .. } | Self::NothingSince => false,
+            Self::Refused { .. } | Self::NothingSince | Self::NothingBetween => false,
         }
     }
 }

@@ -168,6 +168,7 @@ pub async fn replay(
     (from, to): (Target, Target),
     mode: Mode<'_>,
 ) -> Result<Replay, OperateError> {
+    let between_times = matches!((from, to), (Target::Time(_), Target::Time(_)));
     let from = from.seq(connection).await?;
     let to = match to {
         Target::Seq(seq) => seq,
@@ -176,6 +177,9 @@ pub async fn replay(
             None => store::read::head(connection).await?,
         },
     };
+    if between_times && from > to {
+        return Err(OperateError::NothingBetween);
+    }
     let (apply, why) = mode.parts();
     let names = (name.as_str(), into.as_str());
     let row = store::operate::replay(connection, names, (from, to), apply, why).await?;

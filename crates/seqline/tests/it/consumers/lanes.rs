@@ -300,6 +300,21 @@ async fn lanes_are_not_divided_anew_while_one_is_behind_and_go_on_as_before() {
 }
 
 #[tokio::test]
+async fn the_database_divides_only_what_is_at_one_place_whoever_asks() {
+    let bench = Bench::on(lanes_database().await, config(), in_lanes(3)).await;
+    append_resources(&bench.db, &resources(40)).await;
+    as_admin(&bench.db, "UPDATE seqline.event_consumer_cursors SET last_seq = 25 WHERE lane = 1").await;
+    let mut app = bench.db.connect(Role::App).await;
+    for (lanes, key) in [("2", "NULL"), ("3", "'channel'")] {
+        let sql = format!("SELECT seqline.set_consumer_lanes('probe', {lanes}, {key}, true, NULL)");
+        let error = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut app).await.unwrap_err();
+        let message = error.as_database_error().unwrap().message().to_owned();
+        assert_eq!(message, "lane 0 of consumer probe is at seq 0, and another at 25");
+    }
+    assert_eq!(positions(&bench.db).await, [0, 25, 0]);
+}
+
+#[tokio::test]
 async fn lanes_that_nobody_works_on_are_not_waited_for() {
     let bench = Bench::on(lanes_database().await, config(), in_lanes(3)).await;
     append_resources(&bench.db, &resources(10)).await;

@@ -57,6 +57,10 @@ async fn a_replay_needs_a_new_name_and_a_piece_of_the_log() {
     assert_eq!(refusal("again", 3, 2).await, "seq 3 to 2 is not a piece of the log: it holds 1 to 5");
     assert_eq!(refusal("again", 0, 2).await, "seq 0 to 2 is not a piece of the log: it holds 1 to 5");
     assert_eq!(refusal("again", 4, 6).await, "seq 4 to 6 is not a piece of the log: it holds 1 to 5");
+    let hour = |n| Target::Time(time::OffsetDateTime::UNIX_EPOCH + n * time::Duration::HOUR);
+    let piece = (hour(1), hour(2));
+    let error = replay(&mut app, &name(PROBE), &name("again"), piece, Mode::Plan).await.unwrap_err();
+    assert_eq!(error.to_string(), "no event was appended between these times");
 }
 
 #[tokio::test]
