@@ -26,8 +26,8 @@ pub const ROUNDS_MAX: usize = 100_000;
 ///
 /// # Panics
 ///
-/// When the consumer is paused or retired, waits before it tries an event again, or another worker has it in hand, so that a test does not pass because nothing happened; and after
-/// [`ROUNDS_MAX`] rounds, which is what a handler that appends for itself does.
+/// When the consumer is paused or retired, waits before it tries an event again, or another worker has it in hand, so that a test does
+/// not pass because nothing happened; and after [`ROUNDS_MAX`] rounds, which is what a handler that appends for itself does.
 pub async fn drain(consumers: &Consumers, name: &ConsumerName) -> Result<usize, RoundError> {
     let mut handled = 0;
     for _ in 0..ROUNDS_MAX {

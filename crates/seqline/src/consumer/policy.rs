@@ -17,8 +17,8 @@ pub enum FailurePolicy {
     /// [key](super::LaneKey) wait behind it. It comes again when somebody asks for it: `seqline parked retry`.
     ///
     /// What is not the event's fault is not counted, as far as that can still be written down: a database that is away, a full disk, a
-    /// conflict with another transaction. A process that ends in the middle of an attempt is. Rounds write a mark on a connection of their own, one for each process, with the options of
-    /// the pool.
+    /// conflict with another transaction. A process that ends in the middle of an attempt is. Rounds write a mark on a connection of
+    /// their own, one for each process, with the options of the pool.
     Park {
         /// After how many attempts, at least 1.
         after_attempts: u32,

@@ -89,8 +89,8 @@ impl Consumers {
         self.shared.ensure(&self.consumers).await.map(drop)
     }
 
-    /// One round of one consumer, now; of its lanes the one that is furthest behind. For tests, and for programs that decide themselves when to work; a running worker does
-    /// not mind.
+    /// One round of one consumer, now; of its lanes the one that is furthest behind. For tests, and for programs that decide
+    /// themselves when to work; a running worker does not mind.
     ///
     /// Dropping the future rolls the round back, unless its COMMIT was already sent.
     ///

@@ -78,8 +78,8 @@ pub(crate) struct Looked {
     pub(crate) matching: Vec<i64>,
 }
 
-/// Looks at up to `scan` events with numbers above `after`, no further than to the one that is the `limit`th that is in the lane and matches; `None` when
-/// there is none. As with [`events_after`] the bound relies on the log being dense.
+/// Looks at up to `scan` events with numbers above `after`, no further than to the one that is the `limit`th that is in the lane and
+/// matches; `None` when there is none. As with [`events_after`] the bound relies on the log being dense.
 ///
 /// One statement, so that what was looked at and what was found are the same state of the log.
 pub(crate) async fn look_after(
