@@ -26,7 +26,7 @@ pub struct ConsumerDetails {
     pub skipped: Vec<i64>,
     /// How many those are altogether.
     pub skipped_count: i64,
-    /// What retention took before the consumer had come to it and nobody has acknowledged, the last first.
+    /// What retention took before the consumer had come to it and nobody has acknowledged, the highest first.
     pub losses: Vec<Loss>,
     /// How many ranges those are altogether.
     pub losses_count: i64,

@@ -69,7 +69,9 @@ impl Shared {
             let mut lease = Lease::acquire(&self.pool).await?;
             let ensured = async {
                 let mut tx = lease.connection().begin_with(AssertSqlSafe(self.config.beginning())).await?;
-                let divisions = store::consumers::ensure(&mut tx, &new).await?;
+                store::consumers::ensure(&mut tx, &new).await?;
+                let names: Vec<&str> = new.iter().map(|consumer| consumer.name).collect();
+                let divisions = store::consumers::divisions(&mut tx, &names).await?;
                 // In one order for all processes.
                 let mut consumers: Vec<_> = consumers.iter().collect();
                 consumers.sort_by_key(|consumer| consumer.name.as_str());

@@ -99,6 +99,9 @@ pub async fn states(connection: &mut PgConnection) -> Result<Vec<ConsumerState>,
     for state in states.iter_mut().filter(|state| state.lag() > 0) {
         state.oldest_pending_at = oldest_pending_at(connection, state.last_seq).await?;
     }
+    if !store::consumer_views::knows_parking(connection).await? {
+        return Ok(states);
+    }
     for (name, parked, first) in store::consumer_views::parked_counts(connection).await? {
         if let Some(state) = states.iter_mut().find(|state| state.name == name) {
             (state.parked, state.first_parked) = (parked, Some(first));

@@ -93,16 +93,15 @@ fn decode(row: &PgRow) -> Result<ConsumerRow, sqlx::Error> {
     })
 }
 
-/// How many events each consumer has parked, and the first of them; none in a schema that knows no parking.
+/// Whether the schema knows parking: an older one does not.
+pub(crate) async fn knows_parking(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT to_regclass('seqline.parked_events') IS NOT NULL").fetch_one(connection).await
+}
+
+/// How many events each consumer has parked, and the first of them.
 pub(crate) async fn parked_counts(
     connection: &mut PgConnection,
 ) -> Result<Vec<(String, i64, i64)>, sqlx::Error> {
-    let known: bool = sqlx::query_scalar("SELECT to_regclass('seqline.parked_events') IS NOT NULL")
-        .fetch_one(&mut *connection)
-        .await?;
-    if !known {
-        return Ok(Vec::new());
-    }
     sqlx::query_as("SELECT consumer, count(*), min(seq) FROM seqline.parked_events GROUP BY consumer")
         .fetch_all(connection)
         .await

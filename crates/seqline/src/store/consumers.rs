@@ -46,23 +46,29 @@ pub(crate) struct Division {
     pub(crate) lane_key: String,
 }
 
-/// Makes sure that workers' consumers exist, all or none, and says how they are divided. A new one stands where it shall start.
+/// Makes sure that workers' consumers exist, all or none. A new one stands where it shall start.
 pub(crate) async fn ensure(
     connection: &mut PgConnection,
     consumers: &[NewConsumer<'_>],
-) -> Result<Vec<Division>, sqlx::Error> {
-    let rows = sqlx::query(
-        "SELECT n.name, n.lanes, n.lane_key,
-                seqline.ensure_consumer(n.name, 'worker', n.start_at, n.lanes, n.lane_key)
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "SELECT seqline.ensure_consumer(n.name, 'worker', n.start_at, n.lanes, n.lane_key)
          FROM unnest($1::text[], $2::text[], $3::int[], $4::text[]) AS n (name, start_at, lanes, lane_key) ORDER BY n.name",
     )
     .bind(consumers.iter().map(|consumer| consumer.name).collect::<Vec<_>>())
     .bind(consumers.iter().map(|consumer| consumer.start_at.as_str()).collect::<Vec<_>>())
     .bind(consumers.iter().map(|consumer| consumer.lanes.min(i32::MAX as u32) as i32).collect::<Vec<_>>())
     .bind(consumers.iter().map(|consumer| consumer.lane_key).collect::<Vec<_>>())
-    .fetch_all(&mut *connection)
-    .await?;
-    let names: Vec<&str> = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
+/// How consumers are divided.
+pub(crate) async fn divisions(
+    connection: &mut PgConnection,
+    names: &[&str],
+) -> Result<Vec<Division>, sqlx::Error> {
     let rows = sqlx::query("SELECT name, lanes, lane_key FROM seqline.event_consumers WHERE name = ANY ($1)")
         .bind(names)
         .fetch_all(connection)

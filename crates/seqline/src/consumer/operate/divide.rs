@@ -28,7 +28,8 @@ pub struct Division {
 /// Gives a consumer another number of lanes, and another key if one is given.
 ///
 /// All lanes have to be at the same place for that. Those in front wait there for the others, for at most `wait`; when a lane does not
-/// come, nothing is changed and they go on. A process that dies in between holds them up no longer than that either. Workers have tasks
+/// come, nothing is changed and they go on. A process that dies in between holds them up for
+/// [`LANES_GATHER_MARGIN`] longer than that. Workers have tasks
 /// for new lanes within their poll interval.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! What people and other programs do to consumers that run elsewhere.
 //!
-//! Each operation is one transaction of the database, waits for the rounds that are under way as long as the session's `lock_timeout`
-//! allows, and leaves a row in `seqline.audit_log`. What is only planned takes no lock and changes nothing.
+//! Each operation leaves a row in `seqline.audit_log`. Those that change where or whether a consumer goes on wait for its rounds that
+//! are under way, as long as the session's `lock_timeout` allows. What is only planned takes no lock and changes nothing.
 
 mod divide;
 mod moves;
