@@ -21,6 +21,8 @@ pub(crate) enum Phase {
     Consumers,
     /// The server's own jobs, which those before may want done.
     Jobs,
+    /// What numbers the events of all others.
+    Sequencer,
 }
 
 /// All components, in the order in which they were started.

@@ -1,15 +1,15 @@
 //! The one way into the log.
 //!
 //! [`append`] stages events in the caller's transaction; they get their numbers inside its COMMIT and are gone with its
-//! rollback, savepoints included. It calls the same SQL functions that every other language calls. [`commit`] ends the
-//! transaction and names what can go wrong there, because numbering happens inside COMMIT.
+//! rollback, savepoints included. It calls the same SQL functions that every other language calls.
+//! [`commit`](crate::commit()) ends the transaction.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
 use sqlx::{PgPool, PgTransaction};
 use uuid::Uuid;
 
-use crate::error::{AppendError, CommitError, DatabaseError};
+use crate::error::{AppendError, DatabaseError};
 use crate::event::{Draft, NewEvent};
 use crate::limits::{APPEND_STATEMENT_BYTES_MAX, APPEND_STATEMENT_EVENTS_MAX};
 use crate::{store, trace};
@@ -78,34 +78,6 @@ fn statement_length(events: &[NewEvent]) -> usize {
             fits
         })
         .count()
-}
-
-/// Commits, which numbers what was appended.
-///
-/// Use it instead of the driver's `commit`, which reports success for a transaction in which a statement had failed: PostgreSQL
-/// answers such a COMMIT with a rollback and no error. It costs a round trip to find that out.
-///
-/// Not cancel safe: a dropped future leaves it open whether the transaction commits.
-///
-/// # Errors
-///
-/// See [`CommitError`]: it tells a refusal (nothing happened) from a lost connection (the outcome is unknown). A missing
-/// partition is also logged as an error with the numbers concerned, since every append fails until somebody looks.
-pub async fn commit(mut tx: PgTransaction<'_>) -> Result<(), CommitError> {
-    const IN_FAILED_TRANSACTION: &str = "25P02";
-    if let Err(error) = store::append::touch(&mut tx).await {
-        let error = DatabaseError::from(error);
-        return Err(match error.sqlstate() {
-            Some(IN_FAILED_TRANSACTION) => CommitError::AlreadyFailed,
-            // COMMIT was not sent: whatever it is, nothing happened.
-            _ => CommitError::Database(error),
-        });
-    }
-    let result = tx.commit().await.map_err(CommitError::from);
-    if let Err(CommitError::NoPartition { first_seq, last_seq }) = &result {
-        tracing::error!(first_seq, last_seq, "event log has no partition for the next events");
-    }
-    result
 }
 
 /// An event as `seqline.append_batch` takes it.

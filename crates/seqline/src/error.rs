@@ -220,6 +220,10 @@ pub enum CommitError {
     /// through, the second is refused with [`CommitError::DuplicateId`] or [`AppendError::DuplicateId`].
     #[error("connection lost during commit, the outcome is unknown: {0}")]
     Unknown(DatabaseError),
+    /// The transaction has committed, and the connection was lost before it was known to be durable. As a rule it is; a crash of the
+    /// server at that very moment can take it back. Do not repeat it.
+    #[error("committed, but the connection was lost before that was durable: {0}")]
+    NotKnownDurable(DatabaseError),
     /// A statement of the transaction had failed before. PostgreSQL rolls such a transaction back at COMMIT and
     /// reports no error.
     #[error("the transaction had failed already and was rolled back")]
@@ -261,23 +265,26 @@ impl CommitError {
         match self {
             Self::NumberingLock { .. } | Self::NoPartition { .. } => true,
             Self::Database(error) => error.is_retryable(),
-            Self::Unknown(_) | Self::AlreadyFailed | Self::DuplicateId { .. } => false,
+            Self::Unknown(_) | Self::NotKnownDurable(_) | Self::AlreadyFailed | Self::DuplicateId { .. } => {
+                false
+            }
         }
     }
 
     /// Whether it is certain that nothing was committed.
     #[must_use]
     pub fn had_no_effect(&self) -> bool {
-        !matches!(self, Self::Unknown(_))
+        !matches!(self, Self::Unknown(_) | Self::NotKnownDurable(_))
     }
 
     /// The kind of this error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Unknown(_) | Self::NumberingLock { .. } | Self::NoPartition { .. } => {
-                ErrorKind::Unavailable
-            }
+            Self::Unknown(_)
+            | Self::NotKnownDurable(_)
+            | Self::NumberingLock { .. }
+            | Self::NoPartition { .. } => ErrorKind::Unavailable,
             Self::DuplicateId { .. } => ErrorKind::ValidationFailed,
             Self::AlreadyFailed => ErrorKind::Internal,
             Self::Database(error) => error.kind(),

@@ -26,13 +26,17 @@
 //! |---|---|
 //! | [`event`] | an event before ([`NewEvent`]) and after ([`StoredEvent`]) it has its number |
 //! | [`payload`] | JSON that the log accepts |
-//! | [`append`](mod@append) | the one way in: [`begin`], [`append`](fn@append), [`commit`] |
+//! | [`append`](mod@append) | the one way in: [`begin`], [`append`](fn@append) |
+//! | [`commit`](mod@commit) | the end of a transaction, where its events are numbered and made durable |
 //! | [`read`] | pages of the log, its two ends |
 //! | [`envelope`] | the one JSON form in which an event leaves |
+//! | [`durable`] | how far the log may be handed out |
 //! | [`tail`] | follow the log and hand it to sinks |
 //! | [`consumer`] | handle every event exactly once, in your database |
 //! | [`job`] | hand work to a job queue, in the same transaction |
 //! | [`maintenance`] | partitions and retention |
+//! | [`sequencer`] | numbering after commit |
+//! | [`settings`] | how the database numbers, and who tells listeners |
 //! | [`mod@migrate`] | the schema and its versions |
 //! | [`status`] | what an operator wants to know about a log |
 //! | `embedded` | a private PostgreSQL server (feature `embedded`) |
@@ -49,12 +53,16 @@ pub mod event;
 pub mod payload;
 
 pub mod append;
+pub mod commit;
 pub mod consumer;
+pub mod durable;
 pub mod envelope;
 pub mod job;
 pub mod maintenance;
 pub mod migrate;
 pub mod read;
+pub mod sequencer;
+pub mod settings;
 pub mod status;
 pub mod tail;
 
@@ -69,8 +77,10 @@ mod listen;
 mod store;
 mod trace;
 
-pub use append::{append, begin, commit};
+pub use append::{append, begin};
 pub use clock::Clock;
+pub use commit::{Committer, commit};
+pub use durable::DurableHead;
 pub use error::{AppendError, CommitError, DatabaseError, ErrorKind, ReadError};
 pub use event::{Actor, InvalidEvent, NewEvent, Rule, StoredEvent};
 pub use payload::Payload;

@@ -105,3 +105,31 @@ pub const DETAILS_AUDIT_MAX: i64 = 5;
 
 /// How much of what was before and after a change is in the details of a consumer: all of it, but for the list of many parked events.
 pub const AUDIT_CHARACTERS_MAX: i32 = 500;
+
+/// Transactions of a process that may be inside COMMIT at once on one server. They queue for one lock there, and waiting here costs
+/// less than waiting in the database; more than one keeps the lock in use while the one that had it is answered.
+pub const COMMITS_AT_ONCE: usize = 2;
+
+/// How long a transaction waits for its place in COMMIT before it goes in without: those inside can be waiting for a row that it holds.
+pub const COMMIT_GATE_WAIT: Duration = Duration::from_millis(100);
+
+/// How long it is waited for others to flush the write-ahead log before a commit is made only for that. As a rule others flush all the time.
+pub const DURABLE_PATIENCE: Duration = Duration::from_millis(5);
+
+/// Pause between two looks how far the write-ahead log is flushed.
+pub const DURABLE_POLL_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Pause between two looks whether a commit that waits for a synchronous standby has ended.
+pub const FLUSH_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How often a sequencer writes down how far it has come: what a new one looks at again, and what of a backlog is counted twice.
+pub const SEQUENCER_HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a change to numbering inside COMMIT waits for open transactions before it leaves the rest to the sequencer.
+pub const STAGING_CLOSE_WAIT: Duration = Duration::from_secs(2);
+
+/// Pause between two looks whether they have ended.
+pub const STAGING_CLOSE_PAUSE: Duration = Duration::from_millis(20);
+
+/// Waiting transactions that a status counts. Past that, more is no more news.
+pub const STAGED_COUNT_MAX: i64 = 1_000_000;

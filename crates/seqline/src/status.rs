@@ -5,6 +5,8 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::error::DatabaseError;
+use crate::limits::STAGED_COUNT_MAX;
+use crate::settings::{self, Settings};
 use crate::store;
 
 /// The state of a log.
@@ -27,6 +29,21 @@ pub struct LogStatus {
     /// How many more events fit into the partitions that exist. At 0 every append fails.
     pub headroom: i64,
     pub total_bytes: i64,
+    /// When events get their numbers, and who tells listeners.
+    pub settings: Settings,
+    /// What waits for the sequencer.
+    pub staged: Staged,
+}
+
+/// Transactions that have committed and whose events have no number yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Staged {
+    /// How many, up to [`STAGED_COUNT_MAX`].
+    pub transactions: i64,
+    /// Since when the first of them waits.
+    pub oldest_at: Option<OffsetDateTime>,
+    /// The sequencer that has the lease; none when no process runs one.
+    pub sequencer: Option<Uuid>,
 }
 
 impl LogStatus {
@@ -60,5 +77,18 @@ pub async fn status(connection: &mut PgConnection) -> Result<LogStatus, Database
         partitions: partitions.len(),
         headroom: next_without_partition - 1 - head,
         total_bytes: partitions.iter().map(|partition| partition.total_bytes).sum(),
+        settings: settings::settings(connection).await?,
+        staged: staged(connection).await?,
     })
+}
+
+/// Reads what waits for the sequencer. It costs more the more wait.
+///
+/// # Errors
+///
+/// [`DatabaseError`] when the database cannot be asked.
+pub async fn staged(connection: &mut PgConnection) -> Result<Staged, DatabaseError> {
+    let (transactions, oldest_at, sequencer) =
+        store::sequencer::backlog(connection, STAGED_COUNT_MAX).await?;
+    Ok(Staged { transactions, oldest_at, sequencer })
 }

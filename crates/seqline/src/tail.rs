@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::deadline::{Lease, within};
+use crate::durable::DurableHead;
 use crate::error::{DatabaseError, GapError, ReadError};
 use crate::event::StoredEvent;
 use crate::limits::{READ_EVENTS_MAX, STATEMENT_DEADLINE};
@@ -161,9 +162,16 @@ impl Tail {
         config.batch_size = config.batch_size.clamp(1, READ_EVENTS_MAX);
         let position = match config.start {
             Start::After(seq) => seq.max(0),
+            // Durable, because a tail that starts above what a crash can take back would miss what gets its number.
             Start::Head => {
-                within(config.statement_timeout, async { read::head(&mut *pool.acquire().await?).await })
-                    .await?
+                within(config.statement_timeout, async {
+                    let mut lease = Lease::acquire(&pool).await?;
+                    let head = read::head(lease.connection()).await?;
+                    DurableHead::default().wait_for(lease.connection(), head).await?;
+                    lease.done();
+                    Ok::<_, DatabaseError>(head)
+                })
+                .await?
             }
         };
         let listen = listen.application_name(TAIL_APPLICATION_NAME);
@@ -215,9 +223,10 @@ impl Tail {
         stop: &CancellationToken,
     ) -> Result<(), TailError> {
         let mut backoff = self.backoff();
+        let mut durable = DurableHead::default();
         let mut outage_logged = false;
         loop {
-            let pause = match self.drain(sinks, stop).await {
+            let pause = match self.drain(&mut durable, sinks, stop).await {
                 Ok(()) => {
                     backoff.reset();
                     if std::mem::take(&mut outage_logged) {
@@ -243,10 +252,15 @@ impl Tail {
     }
 
     /// Reads and delivers until the head is reached.
-    async fn drain(&self, sinks: &mut [Box<dyn Sink>], stop: &CancellationToken) -> Result<(), Stopped> {
+    async fn drain(
+        &self,
+        durable: &mut DurableHead,
+        sinks: &mut [Box<dyn Sink>],
+        stop: &CancellationToken,
+    ) -> Result<(), Stopped> {
         while !stop.is_cancelled() {
             let batch = tokio::select! {
-                batch = self.read_batch() => batch?,
+                batch = self.read_batch(durable) => batch?,
                 () = stop.cancelled() => return Ok(()),
             };
             let Some(last) = batch.last() else { return Ok(()) };
@@ -266,11 +280,15 @@ impl Tail {
         Ok(())
     }
 
-    async fn read_batch(&self) -> Result<Vec<StoredEvent>, Stopped> {
+    /// The next events that a crash cannot take back.
+    async fn read_batch(&self, durable: &mut DurableHead) -> Result<Vec<StoredEvent>, Stopped> {
         let position = *self.position.borrow();
         let batch = within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
             let batch = read::events_after(lease.connection(), position, self.config.batch_size).await?;
+            if let Some(last) = batch.last() {
+                durable.wait_for(lease.connection(), last.seq).await?;
+            }
             lease.done();
             Ok::<_, ReadError>(batch)
         })

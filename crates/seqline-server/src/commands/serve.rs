@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use seqline::Clock;
 use seqline::consumer::{Consumer, ConsumerName, Consumers, EnsureError, StartAt};
+use seqline::sequencer::{Sequencer, SequencerConfig};
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use tokio_util::sync::CancellationToken;
@@ -45,17 +46,23 @@ async fn worker(
         connect::refuse_older_schema(&mut connection).await?;
         jobs::schema::check_for_work(&mut connection, &config.jobs.schema).await?;
         drop(connection);
+        let sequencer = Sequencer::new(pool.clone(), SequencerConfig::default(), clock.clone());
         let jobs = jobs(pool.clone(), config)?;
         let consumers = consumers(&pool, &listen, config, &clock)?;
         consumers.ensure().await?;
-        Ok::<_, Failure>((jobs, consumers))
+        Ok::<_, Failure>((sequencer, jobs, consumers))
     };
-    let (jobs, consumers) = tokio::select! {
+    let (sequencer, jobs, consumers) = tokio::select! {
         prepared = prepared => prepared?,
         () = stop.cancelled() => return Ok(()),
     };
 
     let mut lifecycle = Lifecycle::new(clock.clone());
+    // Stopped last: what the others append gets its numbers as long as they run.
+    lifecycle.start("sequencer", Phase::Sequencer, |stop| async move {
+        sequencer.run(stop).await;
+        Ok(())
+    });
     // Before the consumers, and stopped after them, so that whoever wants a job done finds somebody who does it.
     lifecycle.start("jobs", Phase::Jobs, |stop| jobs.run(stop));
     lifecycle.start("event_consumers", Phase::Consumers, |stop| async move {

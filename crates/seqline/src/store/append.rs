@@ -45,8 +45,3 @@ pub(crate) async fn append_batch(
 ) -> Result<Vec<Uuid>, sqlx::Error> {
     sqlx::query_scalar("SELECT seqline.append_batch($1::jsonb)").bind(events).fetch_one(connection).await
 }
-
-/// Does nothing, and fails in a transaction that has failed.
-pub(crate) async fn touch(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::query("SELECT 1").execute(connection).await.map(drop)
-}

@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 17] = [
+pub(crate) const MIGRATIONS: [Migration; 21] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -37,6 +37,18 @@ pub(crate) const MIGRATIONS: [Migration; 17] = [
         sql: include_str!("../../migrations/0016_retention_hold.sql"),
     },
     Migration { version: 17, name: "poll_lanes", sql: include_str!("../../migrations/0017_poll_lanes.sql") },
+    Migration { version: 18, name: "sequencing", sql: include_str!("../../migrations/0018_sequencing.sql") },
+    Migration {
+        version: 19,
+        name: "append_staged",
+        sql: include_str!("../../migrations/0019_append_staged.sql"),
+    },
+    Migration {
+        version: 20,
+        name: "number_staged",
+        sql: include_str!("../../migrations/0020_number_staged.sql"),
+    },
+    Migration { version: 21, name: "sequencer", sql: include_str!("../../migrations/0021_sequencer.sql") },
 ];
 
 impl Migration {

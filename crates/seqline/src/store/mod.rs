@@ -4,8 +4,10 @@
 //! or logs.
 
 pub(crate) mod append;
+pub(crate) mod commit;
 pub(crate) mod consumer_views;
 pub(crate) mod consumers;
+pub(crate) mod durable;
 pub(crate) mod jobs;
 pub(crate) mod listen;
 pub(crate) mod migrations;
@@ -15,5 +17,6 @@ pub(crate) mod partitions;
 pub(crate) mod read;
 pub(crate) mod river;
 pub(crate) mod schema;
+pub(crate) mod sequencer;
 pub(crate) mod settings;
 pub(crate) mod tasks;

@@ -23,3 +23,49 @@ pub(crate) async fn log_identity(connection: &mut PgConnection) -> Result<(Uuid,
     let row = sqlx::query("SELECT log_id, epoch FROM seqline.log_identity").fetch_one(connection).await?;
     Ok((row.try_get(0)?, row.try_get(1)?))
 }
+
+/// When events get their numbers, who tells listeners, and what may wait.
+pub(crate) struct NumberingSettings {
+    pub(crate) sequencing: String,
+    pub(crate) staging_open: bool,
+    pub(crate) notification: String,
+    pub(crate) staged_transactions_max: i64,
+}
+
+pub(crate) async fn numbering(connection: &mut PgConnection) -> Result<NumberingSettings, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT sequencing, staging_open, notification, staged_transactions_max FROM seqline.settings",
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(NumberingSettings {
+        sequencing: row.try_get(0)?,
+        staging_open: row.try_get(1)?,
+        notification: row.try_get(2)?,
+        staged_transactions_max: row.try_get(3)?,
+    })
+}
+
+pub(crate) async fn set_sequencing(
+    connection: &mut PgConnection,
+    sequencing: &str,
+    why: Option<&str>,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.set_sequencing($1, $2)")
+        .bind(sequencing)
+        .bind(why)
+        .fetch_one(connection)
+        .await
+}
+
+pub(crate) async fn set_notification(
+    connection: &mut PgConnection,
+    notification: &str,
+    why: Option<&str>,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.set_notification($1, $2)")
+        .bind(notification)
+        .bind(why)
+        .fetch_one(connection)
+        .await
+}

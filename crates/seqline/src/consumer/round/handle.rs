@@ -87,7 +87,7 @@ impl Rounds<'_> {
     async fn keep_alive(&self, round: &mut Round<'_>, asked: &mut Stopwatch) -> Result<(), RoundError> {
         let slack = self.config.idle_in_tx_timeout.saturating_sub(self.config.event_timeout);
         if asked.elapsed() >= slack / 2 {
-            self.ask(store::append::touch(&mut round.tx)).await?;
+            self.ask(store::commit::touch(&mut round.tx)).await?;
             *asked = Stopwatch::start();
         }
         Ok(())

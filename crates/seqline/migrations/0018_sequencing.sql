@@ -1,0 +1,182 @@
+-- Numbering after commit: events wait in a logged table, in the order in which their transactions came to their end, until a
+-- sequencer gives them their numbers. And what both ways to number have in common from now on.
+
+ALTER TABLE seqline.settings
+    -- When events get their numbers: inside COMMIT, or soon after it by the sequencer.
+    ADD COLUMN sequencing text NOT NULL DEFAULT 'at_commit' CHECK (sequencing IN ('at_commit', 'after_commit')),
+    -- How often that was changed. A transaction that goes by an older value than it thinks is found out by it.
+    ADD COLUMN sequencing_changes bigint NOT NULL DEFAULT 0,
+    -- Whether events may wait for the sequencer: until a change to at_commit is complete they may, and whoever numbers inside COMMIT
+    -- numbers them first.
+    ADD COLUMN staging_open boolean NOT NULL DEFAULT false,
+    -- What tells listeners that there are new events: the transaction that numbers them, whoever has committed, or nobody.
+    ADD COLUMN notification text NOT NULL DEFAULT 'in_transaction'
+        CHECK (notification IN ('in_transaction', 'after_commit', 'off')),
+    -- Appends are refused when so many transactions wait for the sequencer: it has not run for long, and the disk is finite.
+    ADD COLUMN staged_transactions_max bigint NOT NULL DEFAULT 1000000
+        CHECK (staged_transactions_max BETWEEN 1 AND 1000000000);
+
+-- An id that the caller chose is staged in seqline.staged_events, whose index lets only one transaction have it, so nothing
+-- about it is left to find out under the numbering lock.
+ALTER TABLE seqline.pending_events
+    DROP COLUMN id_checked_at,
+    ADD COLUMN occurred_at timestamptz NOT NULL DEFAULT now();
+
+-- Events that have no number yet and outlive their transaction. Logged, because it has committed. The same columns in the same
+-- order as pending_events, from which rows are moved, and to which.
+CREATE TABLE seqline.staged_events (
+    xid xid8 NOT NULL,
+    ord bigint NOT NULL DEFAULT nextval('seqline.pending_events_ord_seq'),
+    id uuid NOT NULL,
+    type text NOT NULL,
+    schema_version integer NOT NULL,
+    actor_kind text,
+    actor_principal_id text,
+    space_id text,
+    channel_id text,
+    thread_id text,
+    resource_kind text NOT NULL,
+    resource_id text,
+    resource_version bigint,
+    audience_principal_id text,
+    receive_action text NOT NULL,
+    payload jsonb NOT NULL,
+    truncated boolean NOT NULL,
+    client_msg_id text,
+    correlation_id uuid,
+    trace_context text,
+    occurred_at timestamptz NOT NULL DEFAULT now(),
+    -- Whether the caller chose the id.
+    id_is_callers boolean NOT NULL DEFAULT false,
+    CONSTRAINT staged_events_pkey PRIMARY KEY (xid, ord)
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
+        autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
+        autovacuum_vacuum_cost_delay = 0);
+CREATE UNIQUE INDEX staged_events_callers_id_key ON seqline.staged_events (id) WHERE id_is_callers;
+
+-- Numbers the transactions in the order in which they came to their last pass inside COMMIT. Whoever has read or waited for what
+-- another has done comes there after it.
+CREATE SEQUENCE seqline.commit_order AS bigint;
+
+-- The transactions whose events wait. A row is in here from the COMMIT of its transaction until its events are numbered.
+CREATE TABLE seqline.staged_transactions (
+    n bigint NOT NULL,
+    xid xid8 NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    staged_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT staged_transactions_pkey PRIMARY KEY (n),
+    CONSTRAINT staged_transactions_xid_key UNIQUE (xid)
+) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
+        autovacuum_vacuum_cost_delay = 0);
+
+-- Every transaction that stages events holds this in ROW EXCLUSIVE mode, prepared ones too. So whoever gets it in EXCLUSIVE mode knows
+-- that none is under way.
+CREATE TABLE seqline.staging ();
+
+-- The value of sequencing_changes at which staging was closed last. A sequence, because a transaction with an old snapshot has to
+-- see it too.
+CREATE SEQUENCE seqline.staging_closed_at AS bigint MINVALUE 0 START 0;
+
+-- How far the sequencer has come: no number of commit_order up to the floor waits or will. Moved now and then and not with
+-- every batch, so that few dead versions come of it.
+CREATE TABLE seqline.staging_floor (
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+    n bigint NOT NULL DEFAULT 0
+);
+INSERT INTO seqline.staging_floor DEFAULT VALUES;
+
+-- Which process sequences. It keeps others from doing the same work; that nothing is numbered twice does not depend on it.
+CREATE TABLE seqline.sequencer_lease (
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+    holder uuid,
+    expires_at timestamptz NOT NULL DEFAULT '-infinity'
+);
+INSERT INTO seqline.sequencer_lease DEFAULT VALUES;
+
+-- What kind of staged events a transaction has: in which of the two tables it has to look.
+ALTER TABLE seqline.pending_transactions
+    ADD COLUMN in_pending boolean NOT NULL DEFAULT true,
+    ADD COLUMN in_staged boolean NOT NULL DEFAULT false;
+
+ALTER TABLE seqline.log_bounds
+    ADD COLUMN head_ceiling bigint NOT NULL DEFAULT 1;  -- upper bound of the partition that held the head
+
+-- The same on every version of PostgreSQL. The random UUID is version 4; two more bits make it 7.
+CREATE OR REPLACE FUNCTION seqline.uuid_v7() RETURNS uuid
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN encode(
+        set_bit(set_bit(
+            overlay(uuid_send(gen_random_uuid())
+                PLACING substr(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 3) FROM 1 FOR 6),
+            52, 1), 53, 1),
+        'hex')::uuid;
+END
+$$;
+
+-- As before, but first it looks only at the partition that held the head when maintenance looked last: planning for one table costs
+-- a quarter of planning for a partitioned one.
+CREATE OR REPLACE FUNCTION seqline.head() RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_floor bigint;
+    v_ceiling bigint;
+    v_from bigint;
+    v_length bigint;
+    v_seq bigint;
+BEGIN
+    SELECT head_floor, head_ceiling INTO v_floor, v_ceiling FROM seqline.log_bounds;
+    BEGIN
+        EXECUTE 'SELECT seq FROM seqline.event_log_from_' || lpad(v_floor::text, 19, '0') || ' ORDER BY seq DESC LIMIT 1'
+        INTO v_seq;
+        IF v_seq < v_ceiling - 1 THEN
+            RETURN v_seq;
+        END IF;
+    EXCEPTION WHEN undefined_table THEN
+        NULL;  -- a retention that this snapshot does not see yet was faster
+    END;
+    v_from := v_floor;
+    v_length := (SELECT event_log_partition_size FROM seqline.settings);
+    LOOP
+        EXECUTE format(
+            'SELECT seq FROM seqline.event_log WHERE seq >= %s AND seq < %s ORDER BY seq DESC LIMIT 1',
+            v_from, v_from + v_length
+        ) INTO v_seq;
+        EXIT WHEN v_seq IS DISTINCT FROM v_from + v_length - 1;
+        v_from := v_from + v_length;
+        v_length := v_length * 2;
+    END LOOP;
+    IF v_seq IS NULL AND v_from > v_floor THEN
+        RETURN v_from - 1;
+    ELSIF v_seq IS NULL THEN
+        SELECT seq INTO v_seq FROM seqline.event_log ORDER BY seq DESC LIMIT 1;
+    END IF;
+    RETURN coalesce(v_seq, 0);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION seqline.refresh_log_bounds() RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_head bigint := seqline.head();
+    v_new seqline.log_bounds;
+BEGIN
+    SELECT true, min(p.lower_bound), min(p.upper_bound),
+           coalesce(max(p.lower_bound) FILTER (WHERE p.lower_bound <= v_head), min(p.lower_bound)),
+           max(p.upper_bound),
+           coalesce(max(p.upper_bound) FILTER (WHERE p.lower_bound <= v_head), min(p.upper_bound))
+    INTO v_new
+    FROM seqline.event_log_partitions() p;
+    UPDATE seqline.log_bounds b
+    SET retained_floor = v_new.retained_floor, retained_ceiling = v_new.retained_ceiling,
+        head_floor = v_new.head_floor, upper_bound = v_new.upper_bound, head_ceiling = v_new.head_ceiling
+    WHERE b IS DISTINCT FROM v_new AND v_new.upper_bound IS NOT NULL;
+END
+$$;
+SELECT seqline.refresh_log_bounds();

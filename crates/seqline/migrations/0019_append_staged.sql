@@ -1,0 +1,273 @@
+-- Appending, for both ways to number: an event is staged where its transaction will look for it.
+
+DROP FUNCTION seqline.mark_transaction();
+DROP FUNCTION seqline.check_new_ids(uuid[]);
+
+-- Makes this transaction one whose events are numbered, and returns its id. `p_staged` is in which table the caller stages.
+--
+-- One statement that reads nothing by the rules of isolation: a look at the marker first would be a conflict in every
+-- serializable neighbour.
+CREATE FUNCTION seqline.mark_transaction(p_settings seqline.settings, p_staged boolean) RETURNS xid8
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_xid xid8;
+    v_started_at timestamptz;
+BEGIN
+    v_xid := pg_current_xact_id();
+    INSERT INTO seqline.pending_transactions AS t (xid, in_pending, in_staged) VALUES (v_xid, NOT p_staged, p_staged)
+    ON CONFLICT (xid) DO UPDATE
+    SET in_pending = t.in_pending OR EXCLUDED.in_pending, in_staged = t.in_staged OR EXCLUDED.in_staged
+    WHERE t.started_at <> now() OR (EXCLUDED.in_staged AND NOT t.in_staged) OR (EXCLUDED.in_pending AND NOT t.in_pending)
+    RETURNING t.started_at INTO v_started_at;
+    IF v_started_at <> now() THEN
+        PERFORM seqline.refuse_leftover(v_xid, 'seqline.pending_transactions and seqline.pending_events');
+    ELSIF v_started_at IS NOT NULL AND p_settings.sequencing = 'after_commit' THEN
+        PERFORM seqline.refuse_backlog(p_settings.staged_transactions_max);
+    END IF;
+    RETURN v_xid;
+END
+$$;
+
+-- Transaction ids repeat after a logical restore; with the start time a row of another history is recognised.
+CREATE FUNCTION seqline.refuse_leftover(p_xid xid8, p_tables text) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RAISE EXCEPTION USING
+        ERRCODE = 'object_not_in_prerequisite_state',
+        MESSAGE = format('transaction id %s has a leftover row of an earlier history of this database', p_xid),
+        HINT = format('Empty %s after a restore, before writers start.', p_tables),
+        SCHEMA = 'seqline',
+        CONSTRAINT = 'seqline_leftover';
+END
+$$;
+
+-- Refuses when too many transactions wait for the sequencer. By the numbers that were drawn and those that are done with, so it
+-- holds whether a sequencer runs or not and costs the same however many wait. Those that failed after they drew count until the
+-- sequencer finds that out.
+CREATE FUNCTION seqline.refuse_backlog(p_max bigint) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_waiting bigint := pg_sequence_last_value('seqline.commit_order'::regclass) - (SELECT f.n FROM seqline.staging_floor f);
+BEGIN
+    IF v_waiting >= p_max THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'configuration_limit_exceeded',
+            MESSAGE = format('append refused: %s transactions wait for the sequencer, staged_transactions_max is %s',
+                v_waiting, p_max),
+            HINT = 'Nothing was appended. Run seqline serve, whose sequencer numbers what waits, then retry.',
+            SCHEMA = 'seqline',
+            CONSTRAINT = 'seqline_backlog';
+    END IF;
+END
+$$;
+
+-- Refuses an isolation level in which something that has to be known about an append cannot be.
+CREATE FUNCTION seqline.check_isolation(p_settings seqline.settings, p_callers_id boolean) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF p_settings.sequencing = 'at_commit' THEN
+        -- A stricter level keeps the snapshot of its first statement and would never see the current head.
+        RAISE EXCEPTION USING
+            ERRCODE = 'feature_not_supported',
+            MESSAGE = format('append needs isolation level read committed, this transaction is %s',
+                current_setting('transaction_isolation')),
+            HINT = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED, or number after commit: '
+                || 'seqline settings sequencing after_commit.',
+            SCHEMA = 'seqline',
+            CONSTRAINT = 'seqline_isolation';
+    ELSIF p_callers_id THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'feature_not_supported',
+            MESSAGE = format('an id of the caller''s own needs isolation level read committed, this transaction is %s',
+                current_setting('transaction_isolation')),
+            HINT = 'Leave the id out, or begin the transaction with ISOLATION LEVEL READ COMMITTED: '
+                || 'with an older snapshot it cannot be seen whether the id is in the log.',
+            SCHEMA = 'seqline',
+            CONSTRAINT = 'seqline_isolation';
+    END IF;
+END
+$$;
+
+-- Refuses ids that are in the log already. The caller holds them in the index of staged_events by now: whoever had one of them
+-- before has ended, and a statement that begins now sees its event.
+CREATE FUNCTION seqline.check_new_ids(ids uuid[]) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_id uuid;
+BEGIN
+    SELECT f.found_id INTO v_id FROM seqline.find_ids(ids) f;
+    IF v_id IS NOT NULL THEN
+        PERFORM seqline.refuse_duplicate(v_id);
+    END IF;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION seqline.append(
+    type text,
+    payload jsonb,
+    resource_kind text,
+    receive_action text,
+    resource_id text DEFAULT NULL,
+    resource_version bigint DEFAULT NULL,
+    space_id text DEFAULT NULL,
+    channel_id text DEFAULT NULL,
+    thread_id text DEFAULT NULL,
+    actor_kind text DEFAULT NULL,
+    actor_principal_id text DEFAULT NULL,
+    audience_principal_id text DEFAULT NULL,
+    schema_version integer DEFAULT 1,
+    client_msg_id text DEFAULT NULL,
+    id uuid DEFAULT NULL,
+    truncated boolean DEFAULT false,
+    traceparent text DEFAULT NULL
+) RETURNS uuid
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+-- The parameter id is also the name of a column.
+#variable_conflict use_column
+DECLARE
+    v_draft seqline.event_draft := ROW(
+        type, payload, resource_kind, receive_action, resource_id, resource_version, space_id, channel_id,
+        thread_id, actor_kind, actor_principal_id, audience_principal_id, coalesce(schema_version, 1),
+        client_msg_id, nullif(id, '00000000-0000-0000-0000-000000000000'), coalesce(truncated, false),
+        traceparent);
+    v_settings seqline.settings;
+    v_callers_id boolean := v_draft.id IS NOT NULL;
+    v_row seqline.staged_events;
+BEGIN
+    SELECT * INTO v_settings FROM seqline.settings;
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        PERFORM seqline.check_isolation(v_settings, v_callers_id);
+    END IF;
+    PERFORM seqline.check_draft(v_draft, v_settings.event_payload_max_bytes, '');
+    v_row := ROW(
+        seqline.mark_transaction(v_settings, v_callers_id OR v_settings.sequencing = 'after_commit'),
+        nextval('seqline.pending_events_ord_seq'::regclass), coalesce(v_draft.id, seqline.uuid_v7()),
+        v_draft.type, v_draft.schema_version, nullif(v_draft.actor_kind, ''),
+        nullif(v_draft.actor_principal_id, ''), nullif(v_draft.space_id, ''), nullif(v_draft.channel_id, ''),
+        nullif(v_draft.thread_id, ''), v_draft.resource_kind, nullif(v_draft.resource_id, ''),
+        v_draft.resource_version, nullif(v_draft.audience_principal_id, ''), v_draft.receive_action,
+        v_draft.payload, v_draft.truncated, nullif(v_draft.client_msg_id, ''),
+        seqline.correlation_of(v_draft.traceparent), seqline.sampled_context(v_draft.traceparent),
+        now(), v_callers_id);
+    IF v_callers_id THEN
+        -- Waits for another transaction that has the id.
+        INSERT INTO seqline.staged_events VALUES (v_row.*) ON CONFLICT (id) WHERE id_is_callers DO NOTHING;
+        IF NOT FOUND THEN
+            PERFORM seqline.refuse_duplicate(v_row.id);
+        END IF;
+        PERFORM seqline.check_new_ids(ARRAY[v_row.id]);
+    ELSIF v_settings.sequencing = 'after_commit' THEN
+        INSERT INTO seqline.staged_events VALUES (v_row.*);
+    ELSE
+        INSERT INTO seqline.pending_events OVERRIDING SYSTEM VALUE VALUES (
+            v_row.xid, v_row.ord, v_row.id, v_row.type, v_row.schema_version, v_row.actor_kind,
+            v_row.actor_principal_id, v_row.space_id, v_row.channel_id, v_row.thread_id, v_row.resource_kind,
+            v_row.resource_id, v_row.resource_version, v_row.audience_principal_id, v_row.receive_action,
+            v_row.payload, v_row.truncated, v_row.client_msg_id, v_row.correlation_id, v_row.trace_context);
+    END IF;
+    RETURN v_row.id;
+END
+$$;
+
+-- The rows that an array of events becomes, checked, in its order.
+CREATE FUNCTION seqline.staged_drafts(events jsonb, p_payload_max_bytes integer, p_xid xid8)
+RETURNS SETOF seqline.staged_events
+LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT p_xid, nextval('seqline.pending_events_ord_seq'::regclass), o.*
+    FROM (
+        SELECT
+            coalesce(nullif(d.id, '00000000-0000-0000-0000-000000000000'), seqline.uuid_v7()),
+            d.type, coalesce(d.schema_version, 1), nullif(d.actor_kind, ''), nullif(d.actor_principal_id, ''),
+            nullif(d.space_id, ''), nullif(d.channel_id, ''), nullif(d.thread_id, ''), d.resource_kind,
+            nullif(d.resource_id, ''), d.resource_version, nullif(d.audience_principal_id, ''), d.receive_action,
+            d.payload, coalesce(d.truncated, false), nullif(d.client_msg_id, ''),
+            seqline.correlation_of(d.traceparent), seqline.sampled_context(d.traceparent), now(),
+            coalesce(d.id <> '00000000-0000-0000-0000-000000000000', false)
+        FROM jsonb_array_elements(events) WITH ORDINALITY e (event, position)
+        CROSS JOIN LATERAL jsonb_populate_record(NULL::seqline.event_draft, e.event) d
+        WHERE seqline.check_draft(d, p_payload_max_bytes, 'event ' || e.position || ': ')
+        ORDER BY e.position
+    ) o
+$$;
+
+CREATE OR REPLACE FUNCTION seqline.append_batch(events jsonb) RETURNS uuid[]
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    c_no_id CONSTANT uuid := '00000000-0000-0000-0000-000000000000';
+    v_settings seqline.settings;
+    v_xid xid8;
+    v_callers_ids uuid[];
+    v_ids uuid[];
+    v_duplicate uuid;
+BEGIN
+    SELECT * INTO v_settings FROM seqline.settings;
+    IF jsonb_typeof(events) IS DISTINCT FROM 'array' THEN
+        PERFORM seqline.refuse('wrong_type', 'events', 'events must be a JSON array of objects');
+    END IF;
+    IF jsonb_array_length(events) > v_settings.append_batch_max_events THEN
+        PERFORM seqline.refuse('batch_size', 'events', format(
+            'the batch has %s events, more than append_batch_max_events allows (%s)',
+            jsonb_array_length(events), v_settings.append_batch_max_events));
+    END IF;
+    PERFORM seqline.check_batch_members(events);
+    IF jsonb_array_length(events) = 0 THEN
+        RETURN ARRAY[]::uuid[];
+    END IF;
+    SELECT array_agg((e.event ->> 'id')::uuid) FILTER (WHERE (e.event ->> 'id')::uuid <> c_no_id)
+    INTO v_callers_ids
+    FROM jsonb_array_elements(events) e (event);
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        PERFORM seqline.check_isolation(v_settings, v_callers_ids IS NOT NULL);
+    END IF;
+    IF v_callers_ids IS NULL AND v_settings.sequencing = 'at_commit' THEN
+        v_xid := seqline.mark_transaction(v_settings, false);
+        WITH staged AS (
+            INSERT INTO seqline.pending_events AS p OVERRIDING SYSTEM VALUE
+            SELECT d.xid, d.ord, d.id, d.type, d.schema_version, d.actor_kind, d.actor_principal_id, d.space_id,
+                d.channel_id, d.thread_id, d.resource_kind, d.resource_id, d.resource_version,
+                d.audience_principal_id, d.receive_action, d.payload, d.truncated, d.client_msg_id,
+                d.correlation_id, d.trace_context
+            FROM seqline.staged_drafts(events, v_settings.event_payload_max_bytes, v_xid) d
+            RETURNING p.ord, p.id
+        )
+        SELECT array_agg(staged.id ORDER BY staged.ord) INTO v_ids FROM staged;
+        RETURN v_ids;
+    END IF;
+    v_xid := seqline.mark_transaction(v_settings, true);
+    -- Waits for another transaction that has one of the ids.
+    WITH drafts AS MATERIALIZED (
+        SELECT * FROM seqline.staged_drafts(events, v_settings.event_payload_max_bytes, v_xid)
+    ),
+    staged AS (
+        INSERT INTO seqline.staged_events AS s SELECT * FROM drafts
+        ON CONFLICT (id) WHERE id_is_callers DO NOTHING
+        RETURNING s.ord
+    )
+    SELECT array_agg(d.id ORDER BY d.ord), (array_agg(d.id ORDER BY d.ord) FILTER (WHERE s.ord IS NULL))[1]
+    INTO v_ids, v_duplicate
+    FROM drafts d LEFT JOIN staged s ON s.ord = d.ord;
+    IF v_duplicate IS NOT NULL THEN
+        PERFORM seqline.refuse_duplicate(v_duplicate);
+    END IF;
+    IF v_callers_ids IS NOT NULL THEN
+        PERFORM seqline.check_new_ids(v_callers_ids);
+    END IF;
+    RETURN v_ids;
+END
+$$;

@@ -1,0 +1,156 @@
+-- What the sequencer and the operator call: the lease, the floor, what waits, and the change from one way to number to the other.
+
+-- Takes or renews the right to sequence, and says whether the caller has it. By the clock of the database. A lease that ends far in
+-- the future was made by a clock that was wrong.
+CREATE FUNCTION seqline.hold_sequencer(p_holder uuid, p_lease interval) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    UPDATE seqline.sequencer_lease l SET holder = p_holder, expires_at = clock_timestamp() + p_lease
+    WHERE l.holder IS NOT DISTINCT FROM p_holder OR l.expires_at < clock_timestamp()
+        OR l.expires_at > clock_timestamp() + interval '1 minute';
+    RETURN FOUND;
+END
+$$;
+
+-- Gives it back, so that another need not wait until it expires.
+CREATE FUNCTION seqline.release_sequencer(p_holder uuid) RETURNS void
+LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    UPDATE seqline.sequencer_lease l SET holder = NULL, expires_at = '-infinity' WHERE l.holder = p_holder
+$$;
+
+-- Remembers how far the sequencer has come. Never back, and never over something that waits.
+CREATE FUNCTION seqline.raise_staging_floor(p_floor bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+DECLARE
+    v_floor bigint := (SELECT f.n FROM seqline.staging_floor f);
+BEGIN
+    IF p_floor <= v_floor THEN
+        RETURN;
+    END IF;
+    PERFORM FROM seqline.staged_transactions s WHERE s.n > v_floor AND s.n <= p_floor LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'staged transactions wait below %', p_floor USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+    UPDATE seqline.staging_floor f SET n = p_floor WHERE f.n < p_floor;
+END
+$$;
+
+CREATE FUNCTION seqline.staging_floor() RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT f.n FROM seqline.staging_floor f
+$$;
+
+-- What waits for the sequencer: how many transactions, and since when the first of them. Up to p_max are counted.
+CREATE FUNCTION seqline.staged_backlog(p_max bigint, OUT transactions bigint, OUT oldest_at timestamptz, OUT sequencer uuid)
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+AS $$
+BEGIN
+    SELECT count(*), min(s.staged_at) INTO transactions, oldest_at
+    FROM (SELECT t.staged_at FROM seqline.staged_transactions t, seqline.staging_floor f
+          WHERE t.n > f.n ORDER BY t.n LIMIT p_max) s;
+    SELECT l.holder INTO sequencer FROM seqline.sequencer_lease l WHERE l.expires_at >= clock_timestamp();
+END
+$$;
+
+-- Changes when events get their numbers, for transactions that come to their end from now on, and says whether that was a change. Those
+-- that are open go on: each decides in its last pass. Under the numbering lock, so what is numbered inside COMMIT is before or after it.
+--
+-- Whoever changes to at_commit has the backlog numbered in batches before: the first commit after it numbers what is left.
+CREATE FUNCTION seqline.set_sequencing(p_sequencing text, p_why text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+-- Only so that the value set below ends with this function.
+SET lock_timeout = '5s'
+AS $$
+DECLARE
+    v_before seqline.settings;
+BEGIN
+    PERFORM seqline.check_why(p_why, false);
+    IF p_sequencing IS NULL OR p_sequencing NOT IN ('at_commit', 'after_commit') THEN
+        RAISE EXCEPTION 'sequencing is at_commit or after_commit' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    PERFORM seqline.lock_numbering((SELECT s.numbering_lock_timeout_ms FROM seqline.settings s));
+    SELECT * INTO v_before FROM seqline.settings FOR UPDATE;
+    IF v_before.sequencing = p_sequencing THEN
+        RETURN false;
+    END IF;
+    UPDATE seqline.settings
+    SET sequencing = p_sequencing, sequencing_changes = sequencing_changes + 1, staging_open = true;
+    INSERT INTO seqline.audit_log (action, subject, before, after, why)
+    VALUES ('settings.sequencing', 'sequencing', to_jsonb(v_before.sequencing), to_jsonb(p_sequencing), p_why);
+    RETURN true;
+END
+$$;
+
+-- Ends a change to at_commit: numbers what still waits and says that nothing can wait any more, so that nobody has to look. False when a
+-- transaction that stages is open, a prepared one too, or somebody else is at it: to be tried again. True when there is nothing to do.
+CREATE FUNCTION seqline.close_staging() RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET lock_timeout = '5s'
+AS $$
+DECLARE
+    v_settings seqline.settings;
+BEGIN
+    SELECT * INTO v_settings FROM seqline.settings;
+    IF v_settings.sequencing <> 'at_commit' OR NOT v_settings.staging_open THEN
+        RETURN true;
+    END IF;
+    PERFORM seqline.lock_numbering(v_settings.numbering_lock_timeout_ms);
+    BEGIN
+        LOCK TABLE seqline.staging IN EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
+        RETURN false;
+    END;
+    SELECT * INTO v_settings FROM seqline.settings FOR UPDATE;
+    IF v_settings.sequencing = 'at_commit' AND v_settings.staging_open THEN
+        PERFORM seqline.number_all_staged();
+        PERFORM setval('seqline.staging_closed_at'::regclass, v_settings.sequencing_changes);
+        UPDATE seqline.settings SET staging_open = false;
+    END IF;
+    RETURN true;
+END
+$$;
+
+CREATE FUNCTION seqline.set_notification(p_notification text, p_why text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_before text;
+BEGIN
+    PERFORM seqline.check_why(p_why, false);
+    IF p_notification IS NULL OR p_notification NOT IN ('in_transaction', 'after_commit', 'off') THEN
+        RAISE EXCEPTION 'notification is in_transaction, after_commit or off' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT s.notification INTO v_before FROM seqline.settings s FOR UPDATE;
+    IF v_before = p_notification THEN
+        RETURN false;
+    END IF;
+    UPDATE seqline.settings SET notification = p_notification;
+    INSERT INTO seqline.audit_log (action, subject, before, after, why)
+    VALUES ('settings.notification', 'notification', to_jsonb(v_before), to_jsonb(p_notification), p_why);
+    RETURN true;
+END
+$$;
+
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA seqline FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION seqline.prepare_commit(), seqline.flush(), seqline.wake() TO seqline_producer, seqline_app;
+GRANT EXECUTE ON FUNCTION seqline.flush() TO seqline_reader, seqline_consumer;
+GRANT EXECUTE ON FUNCTION
+    seqline.hold_sequencer(uuid, interval), seqline.release_sequencer(uuid), seqline.raise_staging_floor(bigint),
+    seqline.staging_floor(), seqline.staged_backlog(bigint), seqline.sequence_staged(bigint, bigint[], integer, boolean),
+    seqline.set_sequencing(text, text), seqline.close_staging(), seqline.set_notification(text, text)
+TO seqline_app;

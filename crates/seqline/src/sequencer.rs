@@ -1,0 +1,239 @@
+//! Numbering after commit: gives the next numbers to events whose transactions have committed.
+//!
+//! With the database's setting `sequencing` at `after_commit` a transaction leaves its events behind with a place in the order of
+//! commits. The sequencer takes them in that order, in batches that never split a transaction. One is active at a time over all processes, by
+//! a lease; the others are ready to take over. That nothing is numbered twice or left out does not depend on the lease: each batch is a
+//! transaction under the numbering lock that takes what it finds.
+//!
+//! It runs in every database, whatever the setting: it is what completes a change of it.
+
+mod window;
+
+use std::time::Duration;
+
+use sqlx::{PgConnection, PgPool};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use self::window::Window;
+use crate::backoff::Backoff;
+use crate::clock::Clock;
+use crate::deadline::{Lease, Stopwatch, within};
+use crate::error::DatabaseError;
+use crate::limits::{SEQUENCER_HOUSEKEEPING_INTERVAL, STATEMENT_DEADLINE};
+use crate::maintenance::{Maintenance, MaintenanceConfig};
+use crate::store;
+use crate::store::sequencer::Batch;
+
+/// What a process may choose about its sequencer.
+#[derive(Debug, Clone)]
+pub struct SequencerConfig {
+    /// How long another process waits for one that has stopped without saying so (`sequencer.lease`).
+    pub lease: Duration,
+    /// Pause between two batches while events come (`sequencer.poll_interval`): what a commit waits for its number. Longer means
+    /// larger batches, which cost less.
+    pub poll_interval: Duration,
+    /// Pause between two looks when none have come for a second (`sequencer.idle_poll_interval`).
+    pub idle_poll_interval: Duration,
+    /// Transactions in one batch (`sequencer.batch_size`): how long the numbering lock is held.
+    pub batch_size: u32,
+    /// Longest pause between two attempts when the database is away (`database.listen_reconnect_backoff_cap`).
+    pub reconnect_backoff_cap: Duration,
+    /// How long one statement may take before its connection is given up (`database.statement_timeout`).
+    pub statement_timeout: Duration,
+}
+
+impl Default for SequencerConfig {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_millis(600),
+            poll_interval: Duration::from_millis(4),
+            idle_poll_interval: Duration::from_millis(20),
+            batch_size: 1_000,
+            reconnect_backoff_cap: Duration::from_secs(30),
+            statement_timeout: STATEMENT_DEADLINE,
+        }
+    }
+}
+
+/// The sequencer of a process. See the [module](self).
+///
+/// ```no_run
+/// use seqline::Clock;
+/// use seqline::sequencer::{Sequencer, SequencerConfig};
+///
+/// # async fn example(pool: sqlx::PgPool, stop: tokio_util::sync::CancellationToken) {
+/// Sequencer::new(pool, SequencerConfig::default(), Clock::system()).run(stop).await;
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Sequencer {
+    pool: PgPool,
+    config: SequencerConfig,
+    clock: Clock,
+    id: Uuid,
+}
+
+impl Sequencer {
+    /// A sequencer over `pool`, of which it holds one connection while it is active, as a role that may do what `seqline_app` may.
+    #[must_use]
+    pub fn new(pool: PgPool, config: SequencerConfig, clock: Clock) -> Self {
+        Self { pool, config, clock, id: Uuid::new_v4() }
+    }
+
+    /// Runs until `stop` is cancelled: a batch that runs then is finished. A database that is away is waited for.
+    ///
+    /// Dropping the future stops at any point and loses nothing; another process takes over when the lease has expired.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut backoff = Backoff::new(self.config.lease / 3, self.config.reconnect_backoff_cap);
+        let mut outage_said = false;
+        while !stop.is_cancelled() {
+            let pause = match Box::pin(self.hold_and_work(&stop, &mut outage_said, &mut backoff)).await {
+                Ok(()) => self.config.lease / 3,
+                Err(error) => {
+                    if !std::mem::replace(&mut outage_said, true) {
+                        tracing::warn!(error = %error, "sequencer cannot go on, trying again");
+                    }
+                    backoff.next(fastrand::f64())
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => {}
+                () = self.clock.sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Works for as long as it has the lease; at once back when another has it.
+    async fn hold_and_work(
+        &self,
+        stop: &CancellationToken,
+        outage_said: &mut bool,
+        backoff: &mut Backoff,
+    ) -> Result<(), DatabaseError> {
+        let mut lease = self.bounded(Lease::acquire(&self.pool)).await?;
+        let connection = lease.connection();
+        if self.bounded(self.hold(connection)).await? {
+            if std::mem::take(outage_said) {
+                tracing::info!("sequencer recovered");
+            }
+            backoff.reset();
+            self.work(connection, stop).await?;
+            if stop.is_cancelled() {
+                self.bounded(async { Ok(store::sequencer::release(connection, self.id).await?) }).await?;
+            }
+        }
+        lease.done();
+        Ok(())
+    }
+
+    async fn work(
+        &self,
+        connection: &mut PgConnection,
+        stop: &CancellationToken,
+    ) -> Result<(), DatabaseError> {
+        // From the floor each time: what was remembered from before an outage can be of a history that was not durable.
+        let floor = self.bounded(async { Ok(store::sequencer::floor(connection).await?) }).await?;
+        let mut window = Window::new(floor);
+        let (mut renewed, mut kept, mut last_event) =
+            (Stopwatch::start(), None::<Stopwatch>, Stopwatch::start());
+        while !stop.is_cancelled() {
+            if renewed.elapsed() >= self.config.lease / 3 {
+                renewed = Stopwatch::start();
+                if !self.bounded(self.hold(connection)).await? {
+                    return Ok(());
+                }
+            }
+            let batch = self.batch(connection, &window).await?;
+            window.after(&batch);
+            if !batch.taken.is_empty() {
+                last_event = Stopwatch::start();
+                // Without it listeners poll.
+                if let Err(error) = self.bounded(async { Ok(store::commit::wake(connection).await?) }).await
+                    && error.is_connection_failure()
+                {
+                    return Err(error);
+                }
+            }
+            if kept.as_ref().is_none_or(|kept| kept.elapsed() >= SEQUENCER_HOUSEKEEPING_INTERVAL) {
+                kept = Some(Stopwatch::start());
+                self.keep_house(connection, &window).await?;
+            }
+            if !batch.more {
+                let idle = last_event.elapsed() >= Duration::from_secs(1);
+                let pause = if idle { self.config.idle_poll_interval } else { self.config.poll_interval };
+                tokio::select! {
+                    () = stop.cancelled() => {}
+                    () = self.clock.sleep(pause) => {}
+                }
+            }
+        }
+        self.keep_house(connection, &window).await
+    }
+
+    async fn hold(&self, connection: &mut PgConnection) -> Result<bool, DatabaseError> {
+        Ok(store::sequencer::hold(connection, self.id, self.config.lease).await?)
+    }
+
+    /// The next batch. A partition that is missing is made: nobody else is told of it, as writers are when they number themselves.
+    async fn batch(&self, connection: &mut PgConnection, window: &Window) -> Result<Batch, DatabaseError> {
+        const CHECK_VIOLATION: &str = "23514";
+        match self.bounded(next_batch(connection, window, self.config.batch_size)).await {
+            Err(error) if error.sqlstate() == Some(CHECK_VIOLATION) => {
+                Maintenance::new(self.pool.clone(), MaintenanceConfig::default(), self.clock.clone())
+                    .ensure()
+                    .await?;
+                self.bounded(next_batch(connection, window, self.config.batch_size)).await
+            }
+            result => result,
+        }
+    }
+
+    /// Remembers how far it has come, and completes a change to numbering inside COMMIT.
+    async fn keep_house(&self, connection: &mut PgConnection, window: &Window) -> Result<(), DatabaseError> {
+        self.bounded(async {
+            store::sequencer::raise_floor(connection, window.floor()).await?;
+            store::sequencer::close_staging(connection).await?;
+            Ok(())
+        })
+        .await
+    }
+
+    async fn bounded<T>(
+        &self,
+        statement: impl Future<Output = Result<T, DatabaseError>>,
+    ) -> Result<T, DatabaseError> {
+        within(self.config.statement_timeout, statement).await
+    }
+}
+
+async fn next_batch(
+    connection: &mut PgConnection,
+    window: &Window,
+    batch_size: u32,
+) -> Result<Batch, DatabaseError> {
+    let limit = i32::try_from(batch_size.max(1)).unwrap_or(i32::MAX);
+    let missing = window.missing();
+    Ok(store::sequencer::sequence(connection, window.high(), &missing, limit, window.needs_mark()).await?)
+}
+
+/// Numbers what waits now, in batches, and returns how many events that were. For whoever has no sequencer running, or wants to be sure
+/// that a change to numbering inside COMMIT finds little to do. Any number of callers may do so beside a sequencer.
+///
+/// Cancel safe: a batch is done or not.
+///
+/// # Errors
+///
+/// [`DatabaseError`] when the database refuses a batch; those before it stay.
+pub async fn drain(connection: &mut PgConnection) -> Result<u64, DatabaseError> {
+    let mut window = Window::new(store::sequencer::floor(connection).await?);
+    let mut events = 0;
+    loop {
+        let batch = next_batch(connection, &window, SequencerConfig::default().batch_size).await?;
+        events += batch.events.unsigned_abs();
+        window.after(&batch);
+        if !batch.more {
+            return Ok(events);
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! What is asked before and after a COMMIT.
+
+use sqlx::{PgConnection, Row};
+
+/// What the database says about a transaction that is about to commit.
+pub(crate) struct Prepared {
+    /// Which server flushes for it, when its COMMIT does not: see `seqline.prepare_commit`.
+    pub(crate) flushed_by: Option<String>,
+    /// Whether listeners are to be told afterwards.
+    pub(crate) wake: bool,
+}
+
+/// Fails in a transaction that has failed.
+pub(crate) async fn prepare(connection: &mut PgConnection) -> Result<Prepared, sqlx::Error> {
+    let row =
+        sqlx::query("SELECT flushed_by, wake FROM seqline.prepare_commit()").fetch_one(connection).await?;
+    Ok(Prepared { flushed_by: row.try_get(0)?, wake: row.try_get(1)? })
+}
+
+/// Does nothing, and fails in a transaction that has failed.
+pub(crate) async fn touch(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT 1").execute(connection).await.map(drop)
+}
+
+/// A commit of its own that is durable when it returns, and all before it. Outside a transaction.
+pub(crate) async fn flush(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT seqline.flush()").execute(connection).await.map(drop)
+}
+
+/// Tells listeners that there may be new events.
+pub(crate) async fn wake(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT seqline.wake()").execute(connection).await.map(drop)
+}
