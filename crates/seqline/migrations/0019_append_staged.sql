@@ -144,40 +144,48 @@ DECLARE
         traceparent);
     v_settings seqline.settings;
     v_callers_id boolean := v_draft.id IS NOT NULL;
-    v_row seqline.staged_events;
+    v_xid xid8;
+    v_id uuid := coalesce(v_draft.id, seqline.uuid_v7());
 BEGIN
     SELECT * INTO v_settings FROM seqline.settings;
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         PERFORM seqline.check_isolation(v_settings, v_callers_id);
     END IF;
     PERFORM seqline.check_draft(v_draft, v_settings.event_payload_max_bytes, '');
-    v_row := ROW(
-        seqline.mark_transaction(v_settings, v_callers_id OR v_settings.sequencing = 'after_commit'),
-        nextval('seqline.pending_events_ord_seq'::regclass), coalesce(v_draft.id, seqline.uuid_v7()),
-        v_draft.type, v_draft.schema_version, nullif(v_draft.actor_kind, ''),
-        nullif(v_draft.actor_principal_id, ''), nullif(v_draft.space_id, ''), nullif(v_draft.channel_id, ''),
-        nullif(v_draft.thread_id, ''), v_draft.resource_kind, nullif(v_draft.resource_id, ''),
-        v_draft.resource_version, nullif(v_draft.audience_principal_id, ''), v_draft.receive_action,
-        v_draft.payload, v_draft.truncated, nullif(v_draft.client_msg_id, ''),
-        seqline.correlation_of(v_draft.traceparent), seqline.sampled_context(v_draft.traceparent),
-        now(), v_callers_id);
-    IF v_callers_id THEN
-        -- Waits for another transaction that has the id.
-        INSERT INTO seqline.staged_events VALUES (v_row.*) ON CONFLICT (id) WHERE id_is_callers DO NOTHING;
+    v_xid := seqline.mark_transaction(v_settings, v_callers_id OR v_settings.sequencing = 'after_commit');
+    IF v_callers_id OR v_settings.sequencing = 'after_commit' THEN
+        -- For an id that another transaction has, it waits until that has ended.
+        INSERT INTO seqline.staged_events (
+            xid, id, type, schema_version, actor_kind, actor_principal_id, space_id, channel_id, thread_id,
+            resource_kind, resource_id, resource_version, audience_principal_id, receive_action, payload, truncated,
+            client_msg_id, correlation_id, trace_context, id_is_callers)
+        VALUES (
+            v_xid, v_id, v_draft.type, v_draft.schema_version, nullif(v_draft.actor_kind, ''),
+            nullif(v_draft.actor_principal_id, ''), nullif(v_draft.space_id, ''), nullif(v_draft.channel_id, ''),
+            nullif(v_draft.thread_id, ''), v_draft.resource_kind, nullif(v_draft.resource_id, ''),
+            v_draft.resource_version, nullif(v_draft.audience_principal_id, ''), v_draft.receive_action,
+            v_draft.payload, v_draft.truncated, nullif(v_draft.client_msg_id, ''),
+            seqline.correlation_of(v_draft.traceparent), seqline.sampled_context(v_draft.traceparent), v_callers_id)
+        ON CONFLICT (id) WHERE id_is_callers DO NOTHING;
         IF NOT FOUND THEN
-            PERFORM seqline.refuse_duplicate(v_row.id);
+            PERFORM seqline.refuse_duplicate(v_id);
+        ELSIF v_callers_id THEN
+            PERFORM seqline.check_new_ids(ARRAY[v_id]);
         END IF;
-        PERFORM seqline.check_new_ids(ARRAY[v_row.id]);
-    ELSIF v_settings.sequencing = 'after_commit' THEN
-        INSERT INTO seqline.staged_events VALUES (v_row.*);
     ELSE
-        INSERT INTO seqline.pending_events OVERRIDING SYSTEM VALUE VALUES (
-            v_row.xid, v_row.ord, v_row.id, v_row.type, v_row.schema_version, v_row.actor_kind,
-            v_row.actor_principal_id, v_row.space_id, v_row.channel_id, v_row.thread_id, v_row.resource_kind,
-            v_row.resource_id, v_row.resource_version, v_row.audience_principal_id, v_row.receive_action,
-            v_row.payload, v_row.truncated, v_row.client_msg_id, v_row.correlation_id, v_row.trace_context);
+        INSERT INTO seqline.pending_events (
+            xid, id, type, schema_version, actor_kind, actor_principal_id, space_id, channel_id, thread_id,
+            resource_kind, resource_id, resource_version, audience_principal_id, receive_action, payload, truncated,
+            client_msg_id, correlation_id, trace_context)
+        VALUES (
+            v_xid, v_id, v_draft.type, v_draft.schema_version, nullif(v_draft.actor_kind, ''),
+            nullif(v_draft.actor_principal_id, ''), nullif(v_draft.space_id, ''), nullif(v_draft.channel_id, ''),
+            nullif(v_draft.thread_id, ''), v_draft.resource_kind, nullif(v_draft.resource_id, ''),
+            v_draft.resource_version, nullif(v_draft.audience_principal_id, ''), v_draft.receive_action,
+            v_draft.payload, v_draft.truncated, nullif(v_draft.client_msg_id, ''),
+            seqline.correlation_of(v_draft.traceparent), seqline.sampled_context(v_draft.traceparent));
     END IF;
-    RETURN v_row.id;
+    RETURN v_id;
 END
 $$;
 

@@ -229,72 +229,33 @@ BEGIN
 END
 $$;
 
--- Makes the events of this transaction wait for the sequencer. False when nothing may wait any more, because numbering was changed.
-CREATE FUNCTION seqline.stage_transaction(p_xid xid8, p_settings seqline.settings) RETURNS boolean
-LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    v_started_at timestamptz;
-BEGIN
-    LOCK TABLE seqline.staging IN ROW EXCLUSIVE MODE;
-    IF p_settings.sequencing_changes <= coalesce(pg_sequence_last_value('seqline.staging_closed_at'::regclass), 0) THEN
-        RETURN false;
-    END IF;
-    -- Drawn here and not at the append: whoever waited for somebody's row has to come after them. Fired once more, because something
-    -- of the application came even later, it draws a later one.
-    INSERT INTO seqline.staged_transactions AS s (n, xid) VALUES (nextval('seqline.commit_order'::regclass), p_xid)
-    ON CONFLICT (xid) DO UPDATE SET n = EXCLUDED.n
-    RETURNING s.started_at INTO v_started_at;
-    IF v_started_at <> now() THEN
-        PERFORM seqline.refuse_leftover(p_xid, 'seqline.staged_transactions and seqline.staged_events, or let seqline serve number them,');
-    END IF;
-    RETURN true;
-END
-$$;
-
--- The last pass.
-CREATE FUNCTION seqline.end_transaction(p_xid xid8, p_in_pending boolean, p_in_staged boolean) RETURNS void
+-- The last pass of a transaction that is not to wait for the sequencer, or can no longer.
+CREATE FUNCTION seqline.number_now(p_xid xid8, p_in_staged boolean) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     v_settings seqline.settings;
-    v_in_staged boolean := p_in_staged;
-    v_in_pending boolean := p_in_pending;
 BEGIN
-    LOOP
-        SELECT * INTO v_settings FROM seqline.settings;
-        IF v_settings.sequencing = 'at_commit' THEN
-            IF v_in_staged THEN
-                WITH moved AS (DELETE FROM seqline.staged_events e WHERE e.xid = p_xid RETURNING *)
-                INSERT INTO seqline.pending_events OVERRIDING SYSTEM VALUE
-                SELECT m.xid, m.ord, m.id, m.type, m.schema_version, m.actor_kind, m.actor_principal_id, m.space_id,
-                    m.channel_id, m.thread_id, m.resource_kind, m.resource_id, m.resource_version,
-                    m.audience_principal_id, m.receive_action, m.payload, m.truncated, m.client_msg_id,
-                    m.correlation_id, m.trace_context, m.occurred_at
-                FROM moved m;
-            END IF;
-            PERFORM seqline.number_transaction(p_xid, v_settings);
-            RETURN;
-        END IF;
-        IF v_in_pending THEN
-            WITH moved AS (DELETE FROM seqline.pending_events e WHERE e.xid = p_xid RETURNING *)
-            INSERT INTO seqline.staged_events SELECT m.* FROM moved m;
-            v_in_pending := false;
-            v_in_staged := true;
-        END IF;
-        IF seqline.stage_transaction(p_xid, v_settings) THEN
-            RETURN;
-        ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-            RAISE EXCEPTION USING
-                ERRCODE = 'serialization_failure',
-                MESSAGE = 'numbering was changed to at_commit after this transaction began',
-                HINT = 'Nothing was appended: retry the transaction, with ISOLATION LEVEL READ COMMITTED.',
-                SCHEMA = 'seqline',
-                CONSTRAINT = 'seqline_isolation';
-        END IF;
-    END LOOP;
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION USING
+            ERRCODE = 'serialization_failure',
+            MESSAGE = 'numbering was changed to at_commit after this transaction began',
+            HINT = 'Nothing was appended: retry the transaction, with ISOLATION LEVEL READ COMMITTED.',
+            SCHEMA = 'seqline',
+            CONSTRAINT = 'seqline_isolation';
+    END IF;
+    IF p_in_staged THEN
+        WITH moved AS (DELETE FROM seqline.staged_events e WHERE e.xid = p_xid RETURNING *)
+        INSERT INTO seqline.pending_events OVERRIDING SYSTEM VALUE
+        SELECT m.xid, m.ord, m.id, m.type, m.schema_version, m.actor_kind, m.actor_principal_id, m.space_id,
+            m.channel_id, m.thread_id, m.resource_kind, m.resource_id, m.resource_version,
+            m.audience_principal_id, m.receive_action, m.payload, m.truncated, m.client_msg_id,
+            m.correlation_id, m.trace_context, m.occurred_at
+        FROM moved m;
+    END IF;
+    SELECT * INTO v_settings FROM seqline.settings;
+    PERFORM seqline.number_transaction(p_xid, v_settings);
 END
 $$;
 
@@ -308,6 +269,7 @@ SET jit = off
 AS $$
 DECLARE
     c_passes CONSTANT integer := 4;
+    v_started_at timestamptz;
 BEGIN
     IF pg_trigger_depth() > 1 THEN
         -- Fired at once and not by COMMIT: SET CONSTRAINTS made this constraint immediate, and this is the
@@ -315,15 +277,33 @@ BEGIN
         -- from the start, so that no sequence of SET CONSTRAINTS adds up to a last pass before COMMIT.
         SET CONSTRAINTS seqline.number_at_commit DEFERRED;
         UPDATE seqline.pending_transactions SET pass = 0 WHERE ctid = NEW.ctid;
+        RETURN NULL;
     ELSIF NEW.pass < c_passes - 1 THEN
         -- By ctid and not by key: in a serializable neighbour an index read here would be a conflict.
         UPDATE seqline.pending_transactions SET pass = NEW.pass + 1 WHERE ctid = NEW.ctid;
-    ELSE
-        -- The marker first: gone already, this is the echo of an older version of it.
-        DELETE FROM seqline.pending_transactions WHERE ctid = NEW.ctid;
-        IF FOUND THEN
-            PERFORM seqline.end_transaction(NEW.xid, NEW.in_pending, NEW.in_staged);
-        END IF;
+        RETURN NULL;
+    END IF;
+    DELETE FROM seqline.pending_transactions WHERE ctid = NEW.ctid;
+    IF NOT FOUND THEN
+        RETURN NULL;  -- the echo of an older version of the marker
+    END IF;
+    -- One statement decides and stages: few statements are what a commit costs here. It takes the lock on the table first, so whoever
+    -- closes staging has done so by now or waits for this transaction. The number is drawn here and not at the append: whoever waited
+    -- for somebody's row has to come after them. Fired once more, because something of the application came even later, it draws a later one.
+    INSERT INTO seqline.staged_transactions AS t (n, xid)
+    SELECT nextval('seqline.commit_order'::regclass), NEW.xid FROM seqline.settings s
+    WHERE s.sequencing = 'after_commit'
+        AND s.sequencing_changes > coalesce(pg_sequence_last_value('seqline.staging_closed_at'::regclass), 0)
+    ON CONFLICT (xid) DO UPDATE SET n = EXCLUDED.n
+    RETURNING t.started_at INTO v_started_at;
+    IF v_started_at IS NULL THEN
+        PERFORM seqline.number_now(NEW.xid, NEW.in_staged);
+    ELSIF v_started_at <> now() THEN
+        PERFORM seqline.refuse_leftover(NEW.xid,
+            'seqline.staged_transactions and seqline.staged_events, or let seqline serve number them,');
+    ELSIF NEW.in_pending THEN
+        WITH moved AS (DELETE FROM seqline.pending_events e WHERE e.xid = NEW.xid RETURNING *)
+        INSERT INTO seqline.staged_events SELECT m.* FROM moved m;
     END IF;
     RETURN NULL;
 END

@@ -110,7 +110,7 @@ BEGIN
     END IF;
     PERFORM seqline.lock_numbering(v_settings.numbering_lock_timeout_ms);
     BEGIN
-        LOCK TABLE seqline.staging IN EXCLUSIVE MODE NOWAIT;
+        LOCK TABLE seqline.staged_transactions IN EXCLUSIVE MODE NOWAIT;
     EXCEPTION WHEN lock_not_available THEN
         RETURN false;
     END;
@@ -147,8 +147,8 @@ END
 $$;
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA seqline FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION seqline.prepare_commit(), seqline.flush(), seqline.wake() TO seqline_producer, seqline_app;
-GRANT EXECUTE ON FUNCTION seqline.flush() TO seqline_reader, seqline_consumer;
+GRANT EXECUTE ON FUNCTION seqline.prepare_commit(), seqline.flush(), seqline.wake()
+TO seqline_producer, seqline_reader, seqline_consumer, seqline_app;
 GRANT EXECUTE ON FUNCTION
     seqline.hold_sequencer(uuid, interval), seqline.release_sequencer(uuid), seqline.raise_staging_floor(bigint),
     seqline.staging_floor(), seqline.staged_backlog(bigint), seqline.sequence_staged(bigint, bigint[], integer, boolean),

@@ -233,6 +233,7 @@ pub async fn drain(connection: &mut PgConnection) -> Result<u64, DatabaseError> 
         events += batch.events.unsigned_abs();
         window.after(&batch);
         if !batch.more {
+            store::sequencer::raise_floor(connection, window.floor()).await?;
             return Ok(events);
         }
     }
