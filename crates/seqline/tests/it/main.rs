@@ -15,6 +15,7 @@ mod privileges;
 mod readme;
 mod retention;
 mod scale;
+mod sequencing;
 mod tail;
 mod tidy;
 mod trace;
