@@ -3,6 +3,7 @@
 mod support;
 
 mod append_rules;
+mod committing;
 mod consumers;
 mod deferred;
 mod isolation;

@@ -97,7 +97,7 @@ async fn transaction(
             0..90 => run(connection, &format!("SELECT change_cell({tx}, {cell}, 'row lock')")).await?,
             90..160 => run(connection, &format!("SELECT read_cell({tx}, {cell})")).await?,
             160..200 => {
-                let depth = random.u8(1..=2);
+                let depth = random.u8(1..=3);
                 run(connection, &format!("INSERT INTO chained VALUES ({tx}, {cell}, {depth})")).await?;
             }
             200..230 => run(connection, "SET CONSTRAINTS ALL IMMEDIATE").await?,
@@ -141,7 +141,10 @@ async fn write(db: &TestDb, shared: &Run, seed: u64) -> Vec<i64> {
 async fn keep_changing(db: &TestDb, shared: &Run) {
     for n in 1..=CHANGES {
         let due = TRANSACTIONS * n / CHANGES;
-        eventually(DEADLINE, "the next transactions", async || shared.committed.load(Ordering::SeqCst) >= due).await;
+        eventually(DEADLINE, "the next transactions", async || {
+            shared.committed.load(Ordering::SeqCst) >= due
+        })
+        .await;
         change(db, if n % 2 == 1 { Sequencing::AfterCommit } else { Sequencing::AtCommit }).await;
     }
     shared.stop.store(true, Ordering::SeqCst);
@@ -153,12 +156,16 @@ async fn count(db: &TestDb, sql: &'static str) -> i64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_comes_before_what_it_depends_on() {
-    let seed = std::env::var("SEQLINE_TEST_SEED").ok().map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
+    let seed = std::env::var("SEQLINE_TEST_SEED")
+        .map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
     println!("SEQLINE_TEST_SEED={seed}");
     let server = TestServer::with(seqline::embedded::Durability::Fast, &[("deadlock_timeout", "20ms")]).await;
     let db = Arc::new(TestDb::on(&server).await);
     // Otherwise PostgreSQL refuses to prepare what was numbered inside COMMIT, for another reason.
-    sqlx::raw_sql("SELECT seqline.set_notification('after_commit', NULL)").execute(&db.admin()).await.unwrap();
+    sqlx::raw_sql("SELECT seqline.set_notification('after_commit', NULL)")
+        .execute(&db.admin())
+        .await
+        .unwrap();
     sqlx::raw_sql(SCHEMA).execute(&db.admin()).await.unwrap();
     let _sequencer = sequencer(&db);
     let shared = Arc::new(Run::default());
@@ -197,6 +204,6 @@ async fn nothing_comes_before_what_it_depends_on() {
         assert_eq!(*reversed, 0, "{how}: of {dependencies} dependencies");
     }
     let kinds: Vec<&str> = found.iter().map(|(how, ..)| how.as_str()).collect();
-    assert_eq!(kinds, ["acknowledged", "deferred 1", "deferred 2", "read", "row lock"]);
+    assert_eq!(kinds, ["acknowledged", "deferred 1", "deferred 2", "deferred 3", "read", "row lock"]);
     assert!(shared.prepared.load(Ordering::SeqCst) > 20);
 }

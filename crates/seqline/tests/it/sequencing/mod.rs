@@ -35,8 +35,10 @@ pub(crate) async fn change(db: &TestDb, sequencing: Sequencing) -> seqline::sett
 pub(crate) async fn settled(db: &TestDb) {
     let pool = db.admin();
     eventually(Duration::from_secs(60), "everything has its number", async || {
-        let waiting: i64 =
-            sqlx::query_scalar("SELECT count(*) FROM seqline.staged_transactions").fetch_one(&pool).await.unwrap();
+        let waiting: i64 = sqlx::query_scalar("SELECT count(*) FROM seqline.staged_transactions")
+            .fetch_one(&pool)
+            .await
+            .unwrap();
         waiting == 0
     })
     .await;
