@@ -12,7 +12,8 @@ AS $$
 DECLARE
     v_count bigint;
     v_head bigint;
-    v_bounds seqline.log_bounds;
+    v_upper_bound bigint;
+    v_head_ceiling bigint;
     v_permission_version bigint;
     v_staging_open boolean;
 BEGIN
@@ -29,13 +30,16 @@ BEGIN
 
     -- From here on each statement sees what the holder before committed. So what depends on it is read by statements of their own,
     -- after the lock.
-    SELECT s.staging_open, c.value INTO v_staging_open, v_permission_version
-    FROM seqline.settings s, seqline.sequence_counters c WHERE c.name = 'permission_version';
+    SELECT s.staging_open, c.value, b.upper_bound, b.head_ceiling
+    INTO v_staging_open, v_permission_version, v_upper_bound, v_head_ceiling
+    FROM seqline.settings s, seqline.sequence_counters c, seqline.log_bounds b WHERE c.name = 'permission_version';
     IF v_staging_open THEN
         PERFORM seqline.number_all_staged();
     END IF;
     v_head := seqline.head();
-    v_bounds := seqline.check_bounds(v_head, v_count);
+    IF v_head + v_count >= v_upper_bound OR v_head >= v_head_ceiling THEN
+        PERFORM seqline.check_bounds(v_head, v_count);
+    END IF;
 
     WITH staged AS (
         DELETE FROM seqline.pending_events WHERE xid = p_xid RETURNING *
@@ -86,7 +90,7 @@ $$;
 
 -- Refuses numbers for which there is no partition, and brings the hints up to date once the head has left the partition that they name.
 -- Under the numbering lock. Maintenance, which may hold the hints and wait for others, is not waited for.
-CREATE FUNCTION seqline.check_bounds(p_head bigint, p_count bigint) RETURNS seqline.log_bounds
+CREATE FUNCTION seqline.check_bounds(p_head bigint, p_count bigint) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -103,7 +107,6 @@ BEGIN
             PERFORM seqline.refresh_log_bounds();
         END IF;
     END IF;
-    RETURN v_bounds;
 END
 $$;
 

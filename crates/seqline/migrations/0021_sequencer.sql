@@ -7,6 +7,8 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
+    -- Several times a second, and worth nothing after a crash.
+    PERFORM set_config('synchronous_commit', 'off', true);
     UPDATE seqline.sequencer_lease l SET holder = p_holder, expires_at = clock_timestamp() + p_lease
     WHERE l.holder IS NOT DISTINCT FROM p_holder OR l.expires_at < clock_timestamp()
         OR l.expires_at > clock_timestamp() + interval '1 minute';
@@ -38,6 +40,8 @@ BEGIN
     IF FOUND THEN
         RAISE EXCEPTION 'staged transactions wait below %', p_floor USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
+    -- What it says was durable before; after a crash an older one is as good.
+    PERFORM set_config('synchronous_commit', 'off', true);
     UPDATE seqline.staging_floor f SET n = p_floor WHERE f.n < p_floor;
 END
 $$;

@@ -5,7 +5,8 @@
 //! a lease; the others are ready to take over. That nothing is numbered twice or left out does not depend on the lease: each batch is a
 //! transaction under the numbering lock that takes what it finds.
 //!
-//! It runs in every database, whatever the setting: it is what completes a change of it.
+//! It can run on every database, whatever the setting: it is what completes a change of it. When nothing can wait it asks once a second whether that
+//! is still so, and holds no lease.
 
 mod window;
 
@@ -22,6 +23,7 @@ use crate::deadline::{Lease, Stopwatch, within};
 use crate::error::DatabaseError;
 use crate::limits::{SEQUENCER_HOUSEKEEPING_INTERVAL, STATEMENT_DEADLINE};
 use crate::maintenance::{Maintenance, MaintenanceConfig};
+use crate::settings::{self, Sequencing};
 use crate::store;
 use crate::store::sequencer::Batch;
 
@@ -81,7 +83,7 @@ impl Sequencer {
         Self { pool, config, clock, id: Uuid::new_v4() }
     }
 
-    /// Runs until `stop` is cancelled: a batch that runs then is finished. A database that is away is waited for.
+    /// Runs until `stop` is cancelled: a batch that runs then is finished, and the lease given back. A database that is away is waited for.
     ///
     /// Dropping the future stops at any point and loses nothing; another process takes over when the lease has expired.
     pub async fn run(self, stop: CancellationToken) {
@@ -89,7 +91,7 @@ impl Sequencer {
         let mut outage_said = false;
         while !stop.is_cancelled() {
             let pause = match Box::pin(self.hold_and_work(&stop, &mut outage_said, &mut backoff)).await {
-                Ok(()) => self.config.lease / 3,
+                Ok(pause) => pause,
                 Err(error) => {
                     if !std::mem::replace(&mut outage_said, true) {
                         tracing::warn!(error = %error, "sequencer cannot go on, trying again");
@@ -104,29 +106,37 @@ impl Sequencer {
         }
     }
 
-    /// Works for as long as it has the lease; at once back when another has it.
+    /// Works for as long as it has the lease and something can wait; returns how long to pause before the next attempt.
     async fn hold_and_work(
         &self,
         stop: &CancellationToken,
         outage_said: &mut bool,
         backoff: &mut Backoff,
-    ) -> Result<(), DatabaseError> {
+    ) -> Result<Duration, DatabaseError> {
         let mut lease = self.bounded(Lease::acquire(&self.pool)).await?;
         let connection = lease.connection();
-        if self.bounded(self.hold(connection)).await? {
-            if std::mem::take(outage_said) {
-                tracing::info!("sequencer recovered");
-            }
-            backoff.reset();
+        let mut pause = self.config.lease / 3;
+        if !self.is_needed(connection).await? {
+            pause = SEQUENCER_HOUSEKEEPING_INTERVAL;
+        } else if self.bounded(self.hold(connection)).await? {
             self.work(connection, stop).await?;
-            if stop.is_cancelled() {
-                self.bounded(async { Ok(store::sequencer::release(connection, self.id).await?) }).await?;
-            }
+            self.bounded(async { Ok(store::sequencer::release(connection, self.id).await?) }).await?;
         }
         lease.done();
-        Ok(())
+        if std::mem::take(outage_said) {
+            tracing::info!("sequencer recovered");
+        }
+        backoff.reset();
+        Ok(pause)
     }
 
+    /// Whether events can wait. When they are numbered inside COMMIT, and no change to that is under way, there is nothing to look for.
+    async fn is_needed(&self, connection: &mut PgConnection) -> Result<bool, DatabaseError> {
+        let settings = self.bounded(settings::settings(connection)).await?;
+        Ok(settings.sequencing == Sequencing::AfterCommit || settings.staging_open)
+    }
+
+    /// Numbers what waits until it is asked to stop, another has the lease, or nothing can wait any more.
     async fn work(
         &self,
         connection: &mut PgConnection,
@@ -136,7 +146,7 @@ impl Sequencer {
         let floor = self.bounded(async { Ok(store::sequencer::floor(connection).await?) }).await?;
         let mut window = Window::new(floor);
         let (mut renewed, mut kept, mut last_event) =
-            (Stopwatch::start(), None::<Stopwatch>, Stopwatch::start());
+            (Stopwatch::start(), Stopwatch::start(), Stopwatch::start());
         while !stop.is_cancelled() {
             if renewed.elapsed() >= self.config.lease / 3 {
                 renewed = Stopwatch::start();
@@ -148,16 +158,14 @@ impl Sequencer {
             window.after(&batch);
             if !batch.taken.is_empty() {
                 last_event = Stopwatch::start();
-                // Without it listeners poll.
-                if let Err(error) = self.bounded(async { Ok(store::commit::wake(connection).await?) }).await
-                    && error.is_connection_failure()
-                {
-                    return Err(error);
-                }
+                self.tell_listeners(connection).await?;
             }
-            if kept.as_ref().is_none_or(|kept| kept.elapsed() >= SEQUENCER_HOUSEKEEPING_INTERVAL) {
-                kept = Some(Stopwatch::start());
+            if kept.elapsed() >= SEQUENCER_HOUSEKEEPING_INTERVAL {
+                kept = Stopwatch::start();
                 self.keep_house(connection, &window).await?;
+                if !self.is_needed(connection).await? {
+                    return Ok(());
+                }
             }
             if !batch.more {
                 let idle = last_event.elapsed() >= Duration::from_secs(1);
@@ -169,6 +177,14 @@ impl Sequencer {
             }
         }
         self.keep_house(connection, &window).await
+    }
+
+    /// Without it they poll. So a queue of notifications that is full is no reason to stop.
+    async fn tell_listeners(&self, connection: &mut PgConnection) -> Result<(), DatabaseError> {
+        match self.bounded(async { Ok(store::commit::wake(connection).await?) }).await {
+            Err(error) if error.is_connection_failure() => Err(error),
+            _ => Ok(()),
+        }
     }
 
     async fn hold(&self, connection: &mut PgConnection) -> Result<bool, DatabaseError> {

@@ -51,6 +51,7 @@ async fn another_takes_over_from_one_that_says_nothing_any_more() {
 #[tokio::test]
 async fn one_that_stops_in_good_order_gives_the_lease_back() {
     let db = TestDb::new().await;
+    change(&db, Sequencing::AfterCommit).await;
     let stop = CancellationToken::new();
     let sequencer = Sequencer::new(db.pool(Role::App, 2), SequencerConfig::default(), Clock::system());
     let running = tokio::spawn(sequencer.run(stop.clone()));
@@ -115,4 +116,14 @@ async fn any_number_of_them_number_everything_once() {
     assert_eq!(logged.len() as i64, WRITERS * EACH);
     let head = seqline::read::head(&mut db.connect(Role::Reader).await).await.unwrap();
     assert_eq!(head, WRITERS * EACH);
+}
+
+#[tokio::test]
+async fn it_holds_no_lease_while_nothing_can_wait() {
+    let db = TestDb::new().await;
+    let _sequencer = sequencer(&db);
+    change(&db, Sequencing::AfterCommit).await;
+    eventually(SOON, "it has the lease", async || holder(&db).await.is_some()).await;
+    change(&db, Sequencing::AtCommit).await;
+    eventually(SOON, "it gave it back", async || holder(&db).await.is_none()).await;
 }
