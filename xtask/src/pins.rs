@@ -31,6 +31,8 @@ pub(crate) enum Registry {
     Pip,
     /// A tarball, unpacked to `package/`.
     Npm,
+    /// The source of a crate, unpacked to `NAME-VERSION/`. It is not compiled.
+    Cargo,
 }
 
 /// The archive for one platform.
@@ -176,6 +178,40 @@ pub(crate) const TYPING_EXTENSIONS: Pin = Pin {
     instead: PSYCOPG.instead,
 };
 
+/// The SQL of pgmq, which benchmarks compare with.
+pub(crate) const PGMQ: Pin = Pin {
+    folder: "peers/pgmq",
+    registry: Registry::Cargo,
+    package: "pgmq",
+    version: "0.33.7",
+    archives: &[Archive {
+        platform: None,
+        file: "pgmq-0.33.7.crate",
+        sha256: "50eb534c14338bf3c0048606af7ea9fbf32f674debe392f9267eeeddf0582d1d",
+    }],
+    entrance: Entrance { name: "sql", target: "pgmq-0.33.7/src/install/embedded/sql" },
+    programs: &[],
+    script: None,
+    instead: "set SEQLINE_PGMQ_SQL to a copy of the file pgmq.sql of pgmq",
+};
+
+/// The migrations of Graphile Worker, which benchmarks compare with.
+pub(crate) const GRAPHILE_WORKER: Pin = Pin {
+    folder: "peers/graphile-worker",
+    registry: Registry::Npm,
+    package: "graphile-worker",
+    version: "0.17.3",
+    archives: &[Archive {
+        platform: None,
+        file: "graphile-worker-0.17.3.tgz",
+        sha256: "e856732cba70f43083a2254dd79e5a659be80c2429bf922e6fa2acf78e6e52ea",
+    }],
+    entrance: Entrance { name: "sql", target: "package/sql" },
+    programs: &[],
+    script: None,
+    instead: "set SEQLINE_GRAPHILE_WORKER_SQL to the folder with the package's migrations, package/sql",
+};
+
 /// Checks licences and sources of all dependencies.
 pub(crate) const CARGO_DENY: Pin = Pin {
     folder: "tools/cargo-deny",
@@ -285,6 +321,8 @@ mod tests {
             &WEBHOOKS_EXAMPLES,
             &PSYCOPG,
             &TYPING_EXTENSIONS,
+            &PGMQ,
+            &GRAPHILE_WORKER,
             &CARGO_DENY,
             &CARGO_FUZZ,
         ];

@@ -64,10 +64,12 @@ fn absent(sources: &[&Source], dev: &Path) -> Vec<&'static Pin> {
 }
 
 /// Python unpacks both kinds of archives.
-fn tools_to_fetch(pin: &Pin) -> [Tool; 2] {
+fn tools_to_fetch(pin: &Pin) -> Vec<Tool> {
     match pin.registry {
-        Registry::Pip => [Tool::Python, Tool::Pip],
-        Registry::Npm => [Tool::Python, Tool::Npm],
+        Registry::Pip => vec![Tool::Python, Tool::Pip],
+        Registry::Npm => vec![Tool::Python, Tool::Npm],
+        // Cargo is what this program was started with.
+        Registry::Cargo => vec![Tool::Python],
     }
 }
 
@@ -92,7 +94,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::pins::{POSTGRESQL_18, WEBHOOKS_EXAMPLES};
+    use crate::pins::{PGMQ, POSTGRESQL_18, WEBHOOKS_EXAMPLES};
     use crate::scratch::Scratch;
 
     #[test]
@@ -108,5 +110,6 @@ mod tests {
     fn only_the_client_of_the_packages_registry_is_needed() {
         assert_eq!(tools_to_fetch(&POSTGRESQL_18), [Tool::Python, Tool::Pip]);
         assert_eq!(tools_to_fetch(&WEBHOOKS_EXAMPLES), [Tool::Python, Tool::Npm]);
+        assert_eq!(tools_to_fetch(&PGMQ), [Tool::Python]);
     }
 }

@@ -8,7 +8,8 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::pins::{
-    CARGO_DENY, CARGO_FUZZ, POSTGRESQL_15, POSTGRESQL_18, PSYCOPG, Pin, TYPING_EXTENSIONS, WEBHOOKS_EXAMPLES,
+    CARGO_DENY, CARGO_FUZZ, GRAPHILE_WORKER, PGMQ, POSTGRESQL_15, POSTGRESQL_18, PSYCOPG, Pin,
+    TYPING_EXTENSIONS, WEBHOOKS_EXAMPLES,
 };
 use crate::run;
 
@@ -81,6 +82,28 @@ pub(crate) fn psycopg() -> Result<Vec<Source>> {
         }
         None => Ok(vec![Source::Pinned(&PSYCOPG, "wheel"), Source::Pinned(&TYPING_EXTENSIONS, "wheel")]),
     }
+}
+
+/// The SQL of the products that appends are compared with, each with the variable that points to it.
+pub(crate) fn peers() -> Result<[(&'static str, Source); 2]> {
+    const PGMQ_SQL: &str = "SEQLINE_PGMQ_SQL";
+    const GRAPHILE_WORKER_SQL: &str = "SEQLINE_GRAPHILE_WORKER_SQL";
+    let pgmq = match pointed_to(PGMQ_SQL)? {
+        Some(file) => {
+            ensure!(file.is_file(), "{PGMQ_SQL}: {} is not a file", file.display());
+            Source::Machine(file)
+        }
+        None => Source::Pinned(&PGMQ, "sql/pgmq.sql"),
+    };
+    let graphile_worker = match pointed_to(GRAPHILE_WORKER_SQL)? {
+        Some(folder) => {
+            let found = folder.join("000001.sql").is_file();
+            ensure!(found, "{GRAPHILE_WORKER_SQL}: found no migrations in {}", folder.display());
+            Source::Machine(folder)
+        }
+        None => Source::Pinned(&GRAPHILE_WORKER, "sql"),
+    };
+    Ok([(PGMQ_SQL, pgmq), (GRAPHILE_WORKER_SQL, graphile_worker)])
 }
 
 /// The cargo-deny program. Other versions than the pinned one may judge differently.

@@ -26,6 +26,7 @@
 //! | [`consumption`] | compare what a consumer did with what it was asked for |
 //! | [`mod@drain`] | let a consumer handle everything that is there |
 //! | [`wait`] | wait for a condition; tests never sleep |
+//! | [`bench`] | thresholds and reports of benchmarks |
 //!
 //! # Which PostgreSQL
 //!
@@ -48,6 +49,8 @@ pub mod history;
 
 pub mod drain;
 pub mod wait;
+
+pub mod bench;
 
 pub use check::{Summary, Violation, check};
 pub use db::{Role, TestDb};

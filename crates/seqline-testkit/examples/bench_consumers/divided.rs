@@ -8,10 +8,11 @@ use seqline::consumer::{
     StartAt, wait_for,
 };
 use seqline::{Clock, NewEvent, StoredEvent};
+use seqline_testkit::bench::{Report, Samples};
 use seqline_testkit::{Role, TestDb, TestServer};
 use tokio_util::sync::CancellationToken;
 
-use crate::measuring::{median, now};
+use crate::measuring::now;
 
 const REPEATS: usize = 3;
 const LANES: [u32; 5] = [1, 2, 4, 8, 16];
@@ -50,12 +51,12 @@ impl Handler for Writing {
 }
 
 /// Prints both tables.
-pub(crate) async fn measure(server: &TestServer) -> anyhow::Result<()> {
-    lanes(server).await?;
-    marks(server).await
+pub(crate) async fn measure(server: &TestServer, report: &mut Report) -> anyhow::Result<()> {
+    lanes(server, report).await?;
+    marks(server, report).await
 }
 
-async fn lanes(server: &TestServer) -> anyhow::Result<()> {
+async fn lanes(server: &TestServer, report: &mut Report) -> anyhow::Result<()> {
     let db = filled(server, WAITED_EVENTS).await?;
     println!(
         "{WAITED_EVENTS} events by a handler that waits for {WAIT:?} at each, events/s (medians of {REPEATS}, interleaved)"
@@ -68,7 +69,11 @@ async fn lanes(server: &TestServer) -> anyhow::Result<()> {
             rates.push(drain(&db, WAITED_EVENTS, 50, consumer).await?);
         }
     }
-    let rates = rates.map(median);
+    let rates = rates.map(Samples::from);
+    for (lanes, rate) in LANES.into_iter().zip(&rates) {
+        report.figure(format!("a handler that waits, {lanes} lanes"), "events/s", rate);
+    }
+    let rates = rates.map(|rates| rates.median());
     for (lanes, rate) in LANES.into_iter().zip(rates) {
         println!("{lanes:>8}  {rate:>10.0}  {:>12.1}", rate / rates[0]);
     }
@@ -76,13 +81,13 @@ async fn lanes(server: &TestServer) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn marks(server: &TestServer) -> anyhow::Result<()> {
+async fn marks(server: &TestServer, report: &mut Report) -> anyhow::Result<()> {
     let db = filled(server, WRITTEN_EVENTS).await?;
     sqlx::raw_sql("CREATE TABLE effects (seq bigint NOT NULL)").execute(&db.app()).await?;
     println!("{WRITTEN_EVENTS} events into a table, events/s (medians of {REPEATS}, interleaved)");
     println!("{:>8}  {:>10}  {:>10}  {:>6}", "batch", "stalls", "parks", "ratio");
     for batch_size in BATCH_SIZES {
-        let (mut stalls, mut parks) = (Vec::new(), Vec::new());
+        let (mut stalls, mut parks) = (Samples::default(), Samples::default());
         for _ in 0..REPEATS {
             for (rates, policy) in [
                 (&mut stalls, FailurePolicy::Stall),
@@ -97,7 +102,9 @@ async fn marks(server: &TestServer) -> anyhow::Result<()> {
                 ensure!(effects == WRITTEN_EVENTS, "the effects are not those of all events");
             }
         }
-        let (stalls, parks) = (median(stalls), median(parks));
+        report.figure(format!("batches of {batch_size}, a consumer that stalls"), "events/s", &stalls);
+        report.figure(format!("batches of {batch_size}, a consumer that parks"), "events/s", &parks);
+        let (stalls, parks) = (stalls.median(), parks.median());
         println!("{batch_size:>8}  {stalls:>10.0}  {parks:>10.0}  {:>6.2}", parks / stalls);
     }
     println!();

@@ -9,6 +9,7 @@ use seqline::consumer::{
     Consumer, ConsumerConfig, ConsumerName, Consumers, Handler, HandlerError, Round, StartAt,
 };
 use seqline::{Clock, StoredEvent};
+use seqline_testkit::bench::{Report, Samples};
 use seqline_testkit::{Role, TestDb, TestServer};
 use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
@@ -31,7 +32,11 @@ impl Handler for Counting {
     }
 }
 
-pub(crate) async fn measure(server: &TestServer, duration: Duration) -> anyhow::Result<()> {
+pub(crate) async fn measure(
+    server: &TestServer,
+    duration: Duration,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let db = TestDb::on(server).await;
     let step = duration / STEPS;
     let events = EVENTS_PER_S * (duration + 3 * step + WARM_UP).as_secs();
@@ -82,6 +87,9 @@ pub(crate) async fn measure(server: &TestServer, duration: Duration) -> anyhow::
         "  last step against the first: {:.2}\n",
         rates[rates.len() - 1] / rates[0].max(f64::MIN_POSITIVE)
     );
+    report.single("rounds, no snapshot held", "rounds/s", free);
+    report.figure("rounds while a snapshot is held, step by step", "rounds/s", &Samples::from(rates));
+    report.single("rounds after it", "rounds/s", after);
     stop.cancel();
     running.await??;
     for state in seqline::consumer::states(&mut observer).await? {

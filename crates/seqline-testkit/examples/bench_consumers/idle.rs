@@ -8,6 +8,8 @@ use seqline::StoredEvent;
 use seqline::consumer::{
     Consumer, ConsumerConfig, ConsumerName, Consumers, Handler, HandlerError, Round, states,
 };
+use seqline_testkit::bench::Report;
+use seqline_testkit::bench::thresholds::keys;
 use seqline_testkit::{FaultProxy, Role, TestDb, TestServer, eventually};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::{ConnectOptions, PgConnection};
@@ -16,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use crate::measuring::now;
 
 const CONSUMERS: usize = 20;
-const REQUESTS_PER_S_MAX: f64 = 1.0;
 
 struct Idle;
 
@@ -26,8 +27,12 @@ impl Handler for Idle {
     }
 }
 
-/// Counts what is sent to PostgreSQL; the threshold if it was missed.
-pub(crate) async fn measure(server: &TestServer, duration: Duration) -> anyhow::Result<Option<String>> {
+/// Counts what is sent to PostgreSQL.
+pub(crate) async fn measure(
+    server: &TestServer,
+    duration: Duration,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let db = TestDb::on(server).await;
     let proxy = FaultProxy::start(SocketAddr::from((Ipv4Addr::LOCALHOST, server.postgres().port()))).await?;
     let options = db.options(Role::App).port(proxy.addr().port());
@@ -66,12 +71,8 @@ pub(crate) async fn measure(server: &TestServer, duration: Duration) -> anyhow::
     );
     println!("  requests that wait for an answer  {:>6.3}  ({requests:.0} in all)", each(requests));
     println!("  transactions, as PostgreSQL says  {:>6.3}  ({commits:.0} in all)\n", each(commits));
-    Ok((each(requests) > REQUESTS_PER_S_MAX).then(|| {
-        format!(
-            "an idle consumer: {:.3} round trips a second, at most {REQUESTS_PER_S_MAX} are allowed",
-            each(requests)
-        )
-    }))
+    report.single("requests of an idle consumer", "1/s", each(requests));
+    report.judge(keys::IDLE_ROUND_TRIPS, each(requests))
 }
 
 /// How many transactions have ended in the database. Sessions report theirs once they have been idle for ten seconds, so this is

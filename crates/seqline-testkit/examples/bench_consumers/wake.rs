@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use seqline::consumer::{Consumer, ConsumerConfig, ConsumerName, Consumers, Handler, HandlerError, Round};
 use seqline::{Clock, StoredEvent};
+use seqline_testkit::bench::Report;
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -27,7 +28,7 @@ impl Handler for Noting {
     }
 }
 
-pub(crate) async fn measure(server: &TestServer) -> anyhow::Result<()> {
+pub(crate) async fn measure(server: &TestServer, report: &mut Report) -> anyhow::Result<()> {
     let db = TestDb::on(server).await;
     let config = ConsumerConfig { poll_interval: POLL_INTERVAL, ..ConsumerConfig::default() };
     let mut consumers = Consumers::new(db.app_pool(2), db.options(Role::App), config, Clock::system());
@@ -70,8 +71,10 @@ pub(crate) async fn measure(server: &TestServer) -> anyhow::Result<()> {
     println!(
         "from a commit that was acknowledged to the handler, {EVENTS} events one at a time, woken by NOTIFY alone"
     );
-    println!("  median  {:>8.2} ms", percentile(50));
-    println!("  p99     {:>8.2} ms", percentile(99));
-    println!("  longest {:>8.2} ms\n", percentile(100));
+    for (name, percent) in [("median", 50), ("p99", 99), ("longest", 100)] {
+        println!("  {name:<7} {:>8.2} ms", percentile(percent));
+        report.single(format!("from a commit to the handler, {name}"), "ms", percentile(percent));
+    }
+    println!();
     Ok(())
 }

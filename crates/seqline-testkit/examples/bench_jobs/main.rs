@@ -18,64 +18,32 @@ mod writers;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
+use seqline_testkit::TestServer;
+use seqline_testkit::bench::thresholds::keys;
+use seqline_testkit::bench::{Arguments, Report, Usage};
 
-const PARTS: [&str; 3] = ["rounds", "start", "writers"];
+const USAGE: Usage = Usage {
+    bench: "jobs",
+    numbers: &["--seconds"],
+    parts: &["rounds", "start", "writers"],
+    keys: &[keys::JOBS_EVENTS, keys::JOBS_TO_INSERT],
+};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run().await {
-        Ok(missed) if missed.is_empty() => ExitCode::SUCCESS,
-        Ok(missed) => {
-            missed.iter().for_each(|threshold| println!("MISSED  {threshold}"));
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    measuring::run(USAGE, &[], measure).await
 }
 
-/// The thresholds that were missed.
-async fn run() -> anyhow::Result<Vec<String>> {
-    let Arguments { duration, parts } = arguments()?;
-    let server = measuring::durable_server().await?;
-    let mut missed = Vec::new();
-    for part in parts {
+async fn measure(server: &TestServer, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
+    // Runs of less than a second measure nothing.
+    let duration = arguments.seconds().unwrap_or(Duration::from_secs(15)).max(Duration::from_secs(3));
+    for part in &arguments.parts {
         match part.as_str() {
-            "rounds" => missed.extend(rounds::measure(&server).await.context("hand events to River")?),
-            "start" => start::measure(&server).await.context("time the start of jobs")?,
-            _ => writers::measure(&server, duration).await.context("count what writers do")?,
+            "rounds" => rounds::measure(server, report).await.context("hand events to River")?,
+            "start" => start::measure(server, report).await.context("time the start of jobs")?,
+            _ => writers::measure(server, duration, report).await.context("count what writers do")?,
         }
     }
-    Ok(missed)
-}
-
-struct Arguments {
-    duration: Duration,
-    parts: Vec<String>,
-}
-
-fn arguments() -> anyhow::Result<Arguments> {
-    const USAGE: &str = "usage: cargo xtask bench jobs [-- [--seconds N] [rounds] [start] [writers]]";
-    let mut duration = Duration::from_secs(15);
-    let mut parts = Vec::new();
-    let mut given = std::env::args().skip(1);
-    while let Some(argument) = given.next() {
-        match argument.as_str() {
-            "--seconds" => {
-                let seconds: u64 =
-                    given.next().context(USAGE)?.parse().context("--seconds takes a number")?;
-                // Runs of less than a second measure nothing.
-                duration = Duration::from_secs(seconds.max(3));
-            }
-            part if PARTS.contains(&part) => parts.push(argument),
-            _ => bail!(USAGE),
-        }
-    }
-    if parts.is_empty() {
-        parts = PARTS.map(str::to_owned).to_vec();
-    }
-    Ok(Arguments { duration, parts })
+    Ok(())
 }

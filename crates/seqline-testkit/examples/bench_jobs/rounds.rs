@@ -10,12 +10,14 @@ use seqline::consumer::{
 };
 use seqline::job::{JobArgs, NewJob, River, RiverClient, Unique};
 use seqline::{Clock, StoredEvent};
+use seqline_testkit::bench::thresholds::keys;
+use seqline_testkit::bench::{Report, Samples, median};
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 use sqlx::PgConnection;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::measuring::{median, now};
+use crate::measuring::now;
 use crate::{log, river};
 
 const EVENTS: i64 = 50_000;
@@ -23,10 +25,6 @@ const EVENTS: i64 = 50_000;
 const WARM_UP: i64 = 5_000;
 const REPEATS: usize = 3;
 const BATCH_SIZE: u32 = 200;
-
-/// So many events a second must get their job through the sink, and so many times as many as with a statement for each.
-const EVENTS_PER_S_MIN: f64 = 8_000.0;
-const RATIO_MIN: f64 = 2.0;
 
 /// What is done for an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,15 +111,14 @@ async fn insert(connection: &mut PgConnection, event: &StoredEvent, order_id: &s
     .map(drop)
 }
 
-/// Prints the table; the thresholds that were missed.
-pub(crate) async fn measure(server: &TestServer) -> anyhow::Result<Vec<String>> {
+pub(crate) async fn measure(server: &TestServer, report: &mut Report) -> anyhow::Result<()> {
     let db = TestDb::on(server).await;
     river::bring_up(&db).await?;
     log::fill(&db, EVENTS as usize).await?;
     for (work, _) in ALL {
         rate(&db, work, WARM_UP).await?;
     }
-    let mut rates = ALL.map(|_| Vec::new());
+    let mut rates = ALL.map(|_| Samples::default());
     for _ in 0..REPEATS {
         for ((work, _), rates) in ALL.iter().zip(&mut rates) {
             rates.push(rate(&db, *work, EVENTS).await?);
@@ -132,25 +129,16 @@ pub(crate) async fn measure(server: &TestServer) -> anyhow::Result<Vec<String>> 
     );
     println!("{:>32}  {:>8}  {:>8}  {:>8}", "for each event", "median", "lowest", "highest");
     for ((_, name), rates) in ALL.iter().zip(&rates) {
-        let lowest = rates.iter().copied().fold(f64::INFINITY, f64::min);
-        let highest = rates.iter().copied().fold(0.0, f64::max);
-        println!("{name:>32}  {:>8.0}  {lowest:>8.0}  {highest:>8.0}", median(rates.clone()));
+        let (median, lowest, highest) = (rates.median(), rates.lowest(), rates.highest());
+        println!("{name:>32}  {median:>8.0}  {lowest:>8.0}  {highest:>8.0}");
+        report.figure(format!("for each event {name}"), "events/s", rates);
     }
     let [sink, inserts, ..] = &rates;
-    let ratio = median(sink.iter().zip(inserts).map(|(sink, inserts)| sink / inserts).collect());
+    let pairs = sink.values().iter().zip(inserts.values());
+    let ratio = median(pairs.map(|(sink, inserts)| sink / inserts).collect());
     println!("  the sink against an INSERT for each: {ratio:.2} (median of {REPEATS})\n");
-
-    let mut missed = Vec::new();
-    let sink = median(sink.clone());
-    if sink < EVENTS_PER_S_MIN {
-        missed.push(format!("jobs by the sink: {sink:.0} events/s, at least {EVENTS_PER_S_MIN:.0} are due"));
-    }
-    if ratio < RATIO_MIN {
-        missed.push(format!(
-            "jobs by the sink: {ratio:.2} times the rate of an INSERT for each, {RATIO_MIN} are due"
-        ));
-    }
-    Ok(missed)
+    report.judge(keys::JOBS_EVENTS, sink.median())?;
+    report.judge(keys::JOBS_TO_INSERT, ratio)
 }
 
 /// Events per second over the last `events` of the log.

@@ -6,6 +6,7 @@ use anyhow::Context;
 use riverqueue::{Job, QueueConfig, WorkOutcome, Workers};
 use seqline::Clock;
 use seqline::job::{JobArgs, JobSink, NewJob, River};
+use seqline_testkit::bench::Report;
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 use tokio::sync::mpsc;
 
@@ -20,7 +21,7 @@ const COOLDOWN: Duration = Duration::from_millis(1);
 /// From the end of a job to the next, so that nothing is under way: a worker that waits is measured, not one that works.
 const PAUSE: Duration = Duration::from_millis(10);
 
-pub(crate) async fn measure(server: &TestServer) -> anyhow::Result<()> {
+pub(crate) async fn measure(server: &TestServer, report: &mut Report) -> anyhow::Result<()> {
     let db = TestDb::on(server).await;
     river::bring_up(&db).await?;
     let (sender, mut started) = mpsc::unbounded_channel();
@@ -67,8 +68,10 @@ pub(crate) async fn measure(server: &TestServer) -> anyhow::Result<()> {
     println!(
         "from a commit that was acknowledged to the start of its job, {JOBS} jobs one at a time, woken by NOTIFY alone"
     );
-    println!("  median  {:>8.2} ms", percentile(50));
-    println!("  p99     {:>8.2} ms", percentile(99));
-    println!("  longest {:>8.2} ms\n", percentile(100));
+    for (name, percent) in [("median", 50), ("p99", 99), ("longest", 100)] {
+        println!("  {name:<7} {:>8.2} ms", percentile(percent));
+        report.single(format!("from a commit to the start of its job, {name}"), "ms", percentile(percent));
+    }
+    println!();
     Ok(())
 }

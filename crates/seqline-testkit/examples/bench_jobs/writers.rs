@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use riverqueue::{Job, QueueConfig, RunHandle, WorkOutcome, Workers};
+use seqline_testkit::bench::{Report, Samples, median};
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 
 use crate::load::{Load, Work, create_business_table};
-use crate::measuring::median;
 use crate::river;
 
 const REPEATS: usize = 5;
@@ -22,7 +22,11 @@ enum Beside {
     Listening,
 }
 
-pub(crate) async fn measure(server: &TestServer, duration: Duration) -> anyhow::Result<()> {
+pub(crate) async fn measure(
+    server: &TestServer,
+    duration: Duration,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let db = TestDb::on(server).await;
     create_business_table(&db).await?;
     river::bring_up(&db).await?;
@@ -34,7 +38,7 @@ pub(crate) async fn measure(server: &TestServer, duration: Duration) -> anyhow::
         "writers", "no client", "one that polls", "ratio", "one that listens", "ratio"
     );
     for writers in [1, 8] {
-        let (mut alone, mut polling, mut listening) = (vec![], vec![], vec![]);
+        let [mut alone, mut polling, mut listening] = [const { Vec::new() }; 3].map(Samples::from);
         for _ in 0..REPEATS {
             for (beside, rates) in [
                 (Beside::Nothing, &mut alone),
@@ -51,14 +55,21 @@ pub(crate) async fn measure(server: &TestServer, duration: Duration) -> anyhow::
                 }
             }
         }
-        let ratio =
-            |with: &[f64]| median(with.iter().zip(&alone).map(|(with, alone)| with / alone).collect());
+        for (name, rates) in
+            [("no client", &alone), ("one that polls", &polling), ("one that listens", &listening)]
+        {
+            report.figure(format!("{writers} writers beside {name}"), "transactions/s", rates);
+        }
+        let ratio = |with: &Samples| {
+            let pairs = with.values().iter().zip(alone.values());
+            median(pairs.map(|(with, alone)| with / alone).collect())
+        };
         let (of_polling, of_listening) = (ratio(&polling), ratio(&listening));
         println!(
             "{writers:>8}  {:>9.0}  {:>15.0}  {of_polling:>6.2}  {:>17.0}  {of_listening:>6.2}",
-            median(alone),
-            median(polling),
-            median(listening)
+            alone.median(),
+            polling.median(),
+            listening.median()
         );
     }
     println!();

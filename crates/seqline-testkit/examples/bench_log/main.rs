@@ -1,6 +1,7 @@
 //! What the log costs, measured on a server with production durability, always beside a baseline in the same run.
 //!
-//! `bench_log [--seconds N]`: N seconds for each rate, 60 for the held snapshot when N is not given.
+//! `bench_log [--seconds N] [PART ...]`: N seconds for each rate, 60 for the held snapshot when N is not given; the parts are `sizes`,
+//! `others`, `rates`, `partitions` and `held`, all of them when none is named.
 
 #[path = "../measuring/mod.rs"]
 mod measuring;
@@ -8,27 +9,37 @@ mod measuring;
 mod load;
 mod measurements;
 
+use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use seqline_testkit::TestServer;
+use seqline_testkit::bench::{Arguments, Report, Usage};
+
+const USAGE: Usage = Usage {
+    bench: "log",
+    numbers: &["--seconds"],
+    parts: &["sizes", "others", "rates", "partitions", "held"],
+    keys: &[],
+};
 
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
-    let seconds = seconds()?;
-    let server = measuring::durable_server().await?;
-    measurements::one_transaction(&server).await?;
-    measurements::others_during_a_large_transaction(&server).await?;
-    measurements::rates(&server, Duration::from_secs(seconds.unwrap_or(10))).await?;
-    measurements::many_partitions(&server, Duration::from_secs(seconds.unwrap_or(10))).await?;
-    measurements::held_snapshot(&server, Duration::from_secs(seconds.unwrap_or(60))).await?;
-    Ok(())
+async fn main() -> ExitCode {
+    measuring::run(USAGE, &[], measure).await
 }
 
-fn seconds() -> anyhow::Result<Option<u64>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => Ok(None),
-        ["--seconds", seconds] => seconds.parse().map(Some).context("--seconds takes a number"),
-        _ => bail!("usage: cargo xtask bench log [-- --seconds N]"),
+async fn measure(server: &TestServer, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
+    let rate = arguments.seconds().unwrap_or(Duration::from_secs(10));
+    for part in &arguments.parts {
+        match part.as_str() {
+            "sizes" => measurements::one_transaction(server, report).await?,
+            "others" => measurements::others_during_a_large_transaction(server, report).await?,
+            "rates" => measurements::rates(server, rate, report).await?,
+            "partitions" => measurements::many_partitions(server, rate, report).await?,
+            _ => {
+                let held = arguments.seconds().unwrap_or(Duration::from_secs(60));
+                measurements::held_snapshot(server, held, report).await?;
+            }
+        }
     }
+    Ok(())
 }

@@ -2,21 +2,22 @@
 
 use std::time::Duration;
 
+use seqline_testkit::bench::{Report, Samples};
 use seqline_testkit::{Role, TestDb, TestServer};
 
 use crate::load::{Load, Work, create_business_table, event};
-use crate::measuring::{median, now};
+use crate::measuring::now;
 
 const REPEATS: usize = 3;
 const WRITERS: u32 = 8;
 const WARM_UP: Duration = Duration::from_secs(2);
 
 /// One transaction with many appends must cost the same per event whatever their number.
-pub(crate) async fn one_transaction(server: &TestServer) -> anyhow::Result<()> {
+pub(crate) async fn one_transaction(server: &TestServer, report: &mut Report) -> anyhow::Result<()> {
     println!("one transaction with n appends, one call each (medians of {REPEATS})");
     println!("{:>10}  {:>14}  {:>14}  {:>12}", "n", "us per append", "us per commit", "commit ms");
     for n in [1_000_u32, 10_000, 100_000] {
-        let (mut appends, mut commits) = (Vec::new(), Vec::new());
+        let (mut appends, mut commits) = (Samples::default(), Samples::default());
         for _ in 0..REPEATS {
             let db = TestDb::on(server).await;
             let mut connection = db.connect(Role::App).await;
@@ -32,7 +33,9 @@ pub(crate) async fn one_transaction(server: &TestServer) -> anyhow::Result<()> {
             sqlx::raw_sql("COMMIT").execute(&mut connection).await?;
             commits.push(start.elapsed().as_secs_f64());
         }
-        let (append, commit) = (median(appends), median(commits));
+        report.figure(format!("one transaction with {n} appends: the appends"), "s", &appends);
+        report.figure(format!("one transaction with {n} appends: COMMIT"), "s", &commits);
+        let (append, commit) = (appends.median(), commits.median());
         let each = |seconds: f64| seconds * 1e6 / f64::from(n);
         println!("{n:>10}  {:>14.1}  {:>14.1}  {:>12.1}", each(append), each(commit), commit * 1e3);
     }
@@ -41,7 +44,10 @@ pub(crate) async fn one_transaction(server: &TestServer) -> anyhow::Result<()> {
 }
 
 /// While a large transaction is being filled others go on; only its COMMIT makes them wait.
-pub(crate) async fn others_during_a_large_transaction(server: &TestServer) -> anyhow::Result<()> {
+pub(crate) async fn others_during_a_large_transaction(
+    server: &TestServer,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let db = TestDb::on(server).await;
     let (large, other) = (db.app_pool(1), db.app_pool(1));
     let event = event();
@@ -78,11 +84,13 @@ pub(crate) async fn others_during_a_large_transaction(server: &TestServer) -> an
         anyhow::Ok(start.elapsed().as_secs_f64())
     };
     let (while_committing, commit) = tokio::join!(longest(&until), commit);
+    let (while_filling, while_committing) = (while_filling? * 1e3, while_committing? * 1e3);
+    report.single("slowest transaction while a large one appends", "ms", while_filling);
+    report.single("slowest transaction while a large one commits", "ms", while_committing);
     println!("another appender beside one transaction with 100,000 events, its slowest transaction");
-    println!("  while events are appended  {:>8.1} ms", while_filling? * 1e3);
+    println!("  while events are appended  {while_filling:>8.1} ms");
     println!(
-        "  while it commits           {:>8.1} ms (the COMMIT takes {:.1} ms)\n",
-        while_committing? * 1e3,
+        "  while it commits           {while_committing:>8.1} ms (the COMMIT takes {:.1} ms)\n",
         commit? * 1e3
     );
     Ok(())
@@ -102,13 +110,17 @@ where
 }
 
 /// The price of an event over the business transaction alone.
-pub(crate) async fn rates(server: &TestServer, duration: Duration) -> anyhow::Result<()> {
+pub(crate) async fn rates(
+    server: &TestServer,
+    duration: Duration,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     println!("one business UPDATE per transaction, transactions/s (medians of {REPEATS}, interleaved)");
     println!("{:>8}  {:>12}  {:>18}  {:>6}", "writers", "UPDATE alone", "UPDATE and append", "ratio");
     let db = TestDb::on(server).await;
     create_business_table(&db).await?;
     for writers in [1, 8, 32] {
-        let (mut alone, mut both) = (Vec::new(), Vec::new());
+        let (mut alone, mut both) = (Samples::default(), Samples::default());
         for _ in 0..REPEATS {
             for (work, rates) in [(Work::UpdateOnly, &mut alone), (Work::UpdateAndAppend, &mut both)] {
                 let load = Load::start(&db, writers, work);
@@ -117,7 +129,9 @@ pub(crate) async fn rates(server: &TestServer, duration: Duration) -> anyhow::Re
                 load.stop().await?;
             }
         }
-        let (alone, both) = (median(alone), median(both));
+        report.figure(format!("UPDATE alone, {writers} writers"), "transactions/s", &alone);
+        report.figure(format!("UPDATE and append, {writers} writers"), "transactions/s", &both);
+        let (alone, both) = (alone.median(), both.median());
         println!("{writers:>8}  {alone:>12.0}  {both:>18.0}  {:>6.2}", both / alone);
     }
     println!();
@@ -125,7 +139,11 @@ pub(crate) async fn rates(server: &TestServer, duration: Duration) -> anyhow::Re
 }
 
 /// The number of partitions must not matter.
-pub(crate) async fn many_partitions(server: &TestServer, duration: Duration) -> anyhow::Result<()> {
+pub(crate) async fn many_partitions(
+    server: &TestServer,
+    duration: Duration,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     let few = TestDb::on(server).await;
     let many = TestDb::on(server).await;
     for (db, ahead) in [(&few, 6), (&many, 300)] {
@@ -138,7 +156,7 @@ pub(crate) async fn many_partitions(server: &TestServer, duration: Duration) -> 
     let count = async |db: &TestDb| -> anyhow::Result<usize> {
         Ok(seqline::maintenance::partitions(&mut db.connect(Role::App).await).await?.len())
     };
-    let (mut of_few, mut of_many) = (Vec::new(), Vec::new());
+    let (mut of_few, mut of_many) = (Samples::default(), Samples::default());
     for _ in 0..REPEATS {
         for (db, rates) in [(&few, &mut of_few), (&many, &mut of_many)] {
             let load = Load::start(db, WRITERS, Work::UpdateAndAppend);
@@ -147,7 +165,9 @@ pub(crate) async fn many_partitions(server: &TestServer, duration: Duration) -> 
             load.stop().await?;
         }
     }
-    let (with_few, with_many) = (median(of_few), median(of_many));
+    report.figure("UPDATE and append with few partitions", "transactions/s", &of_few);
+    report.figure("UPDATE and append with many partitions", "transactions/s", &of_many);
+    let (with_few, with_many) = (of_few.median(), of_many.median());
     println!("{WRITERS} writers, UPDATE and append, transactions/s (medians of {REPEATS}, interleaved)");
     println!("  {:>4} partitions  {with_few:>8.0}", count(&few).await?);
     println!(
@@ -159,7 +179,11 @@ pub(crate) async fn many_partitions(server: &TestServer, duration: Duration) -> 
 }
 
 /// A snapshot that somebody holds keeps dead rows; the rate must not fall with their number.
-pub(crate) async fn held_snapshot(server: &TestServer, duration: Duration) -> anyhow::Result<()> {
+pub(crate) async fn held_snapshot(
+    server: &TestServer,
+    duration: Duration,
+    report: &mut Report,
+) -> anyhow::Result<()> {
     const STEPS: u32 = 6;
     let db = TestDb::on(server).await;
     create_business_table(&db).await?;
@@ -180,10 +204,14 @@ pub(crate) async fn held_snapshot(server: &TestServer, duration: Duration) -> an
         duration.as_secs()
     );
     println!("  without it          {free:>8.0}");
+    report.single("append alone, no snapshot held", "transactions/s", free);
+    let mut held = Samples::default();
     for step in 1..=STEPS {
         let rate = load.rate(duration / STEPS).await;
+        held.push(rate);
         println!("  up to second {:>4}   {rate:>8.0}", (duration * step / STEPS).as_secs());
     }
+    report.figure("append alone while a snapshot is held, step by step", "transactions/s", &held);
     sqlx::raw_sql("COMMIT").execute(&mut reader).await?;
     load.stop().await
 }

@@ -1,34 +1,47 @@
 //! What the benchmarks have in common.
 
-use std::time::Instant;
+use std::process::ExitCode;
 
-use anyhow::ensure;
+use seqline::embedded::Durability;
 use seqline_testkit::TestServer;
-use sqlx::ConnectOptions;
+use seqline_testkit::bench::{Arguments, Report, Thresholds, Usage, machine};
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-pub(crate) fn now() -> Instant {
-    Instant::now()
-}
+pub(crate) use seqline_testkit::bench::machine::now;
 
-/// A server whose figures are those of production. A number from a server that does not flush would be worth nothing.
-pub(crate) async fn durable_server() -> anyhow::Result<TestServer> {
-    let server = TestServer::durable().await;
-    let mut connection = server.admin_options().connect().await?;
-    for setting in ["fsync", "synchronous_commit", "full_page_writes"] {
-        let value: String =
-            sqlx::query_scalar("SELECT current_setting($1)").bind(setting).fetch_one(&mut connection).await?;
-        ensure!(value == "on", "{setting} is {value}, a measurement needs on");
+/// Starts a server whose figures are those of production, has it measured and reports: exits with 1 when a threshold is missed.
+pub(crate) async fn run<F>(usage: Usage, settings: &[(&str, &str)], measure: F) -> ExitCode
+where
+    F: AsyncFnOnce(&TestServer, &Arguments, &mut Report) -> anyhow::Result<()>,
+{
+    match Box::pin(report(usage, settings, measure)).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
     }
-    println!(
-        "PostgreSQL {}, {} CPUs, fsync, synchronous_commit and full_page_writes on\n",
-        server.postgres().version(),
-        std::thread::available_parallelism().map_or(0, std::num::NonZero::get)
-    );
-    Ok(server)
 }
 
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+/// Whether no threshold was missed.
+async fn report<F>(usage: Usage, settings: &[(&str, &str)], measure: F) -> anyhow::Result<bool>
+where
+    F: AsyncFnOnce(&TestServer, &Arguments, &mut Report) -> anyhow::Result<()>,
+{
+    let arguments = Arguments::of_process(&usage)?;
+    let thresholds = Thresholds::load()?;
+    thresholds.require(usage.keys)?;
+    let server = TestServer::with(Durability::Durable, settings).await;
+    let machine = machine::describe(&server).await?;
+    for (name, value) in &machine {
+        println!("{name}: {value}");
+    }
+    println!();
+    let mut report = Report::new(usage.bench, machine, thresholds);
+    measure(&server, &arguments, &mut report).await?;
+    if report.is_judged() {
+        println!("{}", report.verdict().to_text());
+    }
+    report.write(&arguments.out)?;
+    Ok(report.passed())
 }
