@@ -30,13 +30,14 @@ pub mod keys {
     pub const NUMBERED_P99: &str = "append.commit_to_numbered.p99_ms";
     pub const HELD_RATIO: &str = "append.held_snapshot.p99_ratio";
     pub const TAIL_P99: &str = "tail.commit_to_sink.p99_ms";
+    pub const KEPT_RATE: &str = "append.fixed_rate.kept";
     pub const DRAIN_EVENTS: &str = "consumers.drain.batches_of_200.events_per_s";
     pub const IDLE_ROUND_TRIPS: &str = "consumers.idle.round_trips_per_s";
     pub const JOBS_EVENTS: &str = "jobs.sink.events_per_s";
     pub const JOBS_TO_INSERT: &str = "jobs.sink.to_insert_for_each";
 
     /// Each of them.
-    pub const ALL: [&str; 16] = [
+    pub const ALL: [&str; 17] = [
         AT_COMMIT_32_TO_COUNTER,
         AT_COMMIT_32_TO_8,
         AT_COMMIT_64_TO_COUNTER,
@@ -49,6 +50,7 @@ pub mod keys {
         NUMBERED_P99,
         HELD_RATIO,
         TAIL_P99,
+        KEPT_RATE,
         DRAIN_EVENTS,
         IDLE_ROUND_TRIPS,
         JOBS_EVENTS,
