@@ -89,17 +89,19 @@ fn cargo_download(pin: &Pin, archive: &Archive, folder: &Path) -> Result<PathBuf
     cargo.args(["info", "--quiet", &format!("{}@{}", pin.package, pin.version)]).current_dir(folder);
     run::run(cargo.stdin(Stdio::null()).stdout(Stdio::null()))
         .with_context(|| format!("failed to download {}", pin.title()))?;
-    let caches = cargo_home()?.join("registry/cache");
-    let list = fs::read_dir(&caches).with_context(|| format!("failed to list {}", caches.display()))?;
-    // One folder for each registry that Cargo has used.
-    let mut files = list.filter_map(|cache| Some(cache.ok()?.path().join(archive.file)));
-    let found = files.find(|file| verify(file, archive.sha256).is_ok());
-    let found = found.with_context(|| {
-        format!("Cargo brought no {} with the SHA-256 that is pinned into {}", archive.file, caches.display())
-    })?;
+    let found = cached(&cargo_home()?.join("registry/cache"), archive)?;
     let file = folder.join(archive.file);
     fs::copy(&found, &file).with_context(|| format!("failed to copy {}", found.display()))?;
     Ok(file)
+}
+
+/// The archive in Cargo's cache, which has one folder for each registry that Cargo has used.
+fn cached(caches: &Path, archive: &Archive) -> Result<PathBuf> {
+    let list = fs::read_dir(caches).with_context(|| format!("failed to list {}", caches.display()))?;
+    let mut files = list.filter_map(|cache| Some(cache.ok()?.path().join(archive.file)));
+    files.find(|file| verify(file, archive.sha256).is_ok()).with_context(|| {
+        format!("{} holds no {} with the SHA-256 that is pinned", caches.display(), archive.file)
+    })
 }
 
 fn cargo_home() -> Result<PathBuf> {
@@ -257,6 +259,24 @@ mod tests {
         assert!(target.join("new").exists());
         assert!(!target.join("old").exists());
         assert!(!tree.exists());
+    }
+
+    #[test]
+    fn only_the_crate_that_is_pinned_is_taken_from_cargos_cache() {
+        const CONTENT: &str = "the crate";
+        let sha256 = "94b06b318aacf4f07c621d05c9bfa42b044f4a4d51b295ef02d812f0a8b8cfa2";
+        let archive = Archive { platform: None, file: "it-1.0.0.crate", sha256 };
+        let scratch = Scratch::new("cached");
+        let [first, second] = ["first", "second"].map(|cache| scratch.path().join(cache));
+        for (cache, content) in [(&first, "another"), (&second, CONTENT)] {
+            fs::create_dir_all(cache).unwrap();
+            fs::write(cache.join(archive.file), content).unwrap();
+        }
+        assert_eq!(cached(scratch.path(), &archive).unwrap(), second.join(archive.file));
+
+        fs::write(second.join(archive.file), "changed").unwrap();
+        let error = cached(scratch.path(), &archive).unwrap_err().to_string();
+        assert!(error.contains("holds no it-1.0.0.crate with the SHA-256 that is pinned"), "{error}");
     }
 
     #[test]
