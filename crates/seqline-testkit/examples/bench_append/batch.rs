@@ -10,7 +10,7 @@ use sqlx::{Connection, PgConnection, PgTransaction};
 use uuid::Uuid;
 
 use crate::Plan;
-use crate::databases::{Databases, ORDERS, settle};
+use crate::databases::{Databases, ORDERS, Running, settle};
 use crate::load::{Load, Work};
 use crate::peers::Peers;
 use crate::rates::WARM_UP;
@@ -18,7 +18,7 @@ use crate::ways::{CHANNEL, SPACE, TYPE, Way, event, payload, rows};
 
 const WRITERS: u32 = 8;
 const EVENTS: i64 = 100;
-const WAYS: [Way; 2] = [Way::AtCommit, Way::PlainOutbox];
+const WAYS: [Way; 3] = [Way::AtCommit, Way::PlainOutbox, Way::AfterCommit];
 
 /// A transaction of many events, in one of the ways that are compared.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +65,7 @@ async fn insert(tx: &mut PgTransaction<'_>, orders: std::ops::Range<i64>) -> any
 
 pub(crate) async fn measure(server: &TestServer, plan: Plan, report: &mut Report) -> anyhow::Result<()> {
     let peers = Peers::read()?;
-    let mut rates = WAYS.map(|_| Samples::default());
+    let (mut rates, mut shares) = (WAYS.map(|_| Samples::default()), Samples::default());
     for run in 1..=plan.runs {
         eprintln!("{EVENTS} events in a transaction, run {run} of {}", plan.runs);
         let databases = Databases::create(server, &peers).await?;
@@ -73,10 +73,21 @@ pub(crate) async fn measure(server: &TestServer, plan: Plan, report: &mut Report
             let db = databases.of(way);
             let mut admin = db.connect(Role::Admin).await;
             settle(db).await?;
+            let sequencer = if way == Way::AfterCommit { Some(Running::start(db).await) } else { None };
             let load = Load::start(db, WRITERS, Batch(way)).await;
             load.rate(WARM_UP).await;
-            rates.push(load.rate(plan.duration).await * EVENTS as f64);
+            let rate = if sequencer.is_some() {
+                let (rate, numbered) = load.rate_and_numbered(db, plan.duration, EVENTS).await?;
+                shares.push(numbered.share);
+                rate
+            } else {
+                load.rate(plan.duration).await
+            };
+            rates.push(rate * EVENTS as f64);
             let due = load.stop().await? as i64 * EVENTS;
+            if let Some(sequencer) = sequencer {
+                sequencer.finish().await?;
+            }
             let written = rows(&mut admin, way).await?.unwrap_or_default();
             ensure!(written == due, "{}: {written} rows of {due} events", way.name());
         }
@@ -92,8 +103,13 @@ pub(crate) async fn measure(server: &TestServer, plan: Plan, report: &mut Report
         let [median, lowest, highest] = [rates.median(), rates.lowest(), rates.highest()].map(number);
         table.row([name.to_owned(), median, lowest, highest]);
     }
+    report.figure(format!("{EVENTS} events per transaction, after commit, numbered"), "", &shares);
+    table.note(format!(
+        "After commit {} of the events that were committed in the time got their numbers in it.",
+        number(shares.median())
+    ));
     report.table(table);
-    let [appends, inserts] = &rates;
+    let [appends, inserts, _] = &rates;
     report.judge(keys::BATCH_EVENTS, appends.median())?;
     report.judge(keys::BATCH_TO_INSERT, appends.to(inserts))
 }

@@ -4,23 +4,27 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use futures_util::future::BoxFuture;
 use seqline::tail::{Sink, SinkError, Tail, TailConfig};
 use seqline::{Clock, StoredEvent};
+use seqline_testkit::bench::machine::wait;
 use seqline_testkit::bench::report::number;
 use seqline_testkit::bench::thresholds::keys;
 use seqline_testkit::bench::{Latencies, Report, Table};
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
+use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::Plan;
-use crate::databases::{settle, wait_for_drops};
+use crate::databases::{Running, after_commit, settle, wait_for_drops};
 use crate::measuring::now;
-use crate::open_loop::{Done, append};
+use crate::open_loop::{Append, Done, append};
 
 const PER_SECOND: u32 = 1_000;
+/// Between two looks at the head.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 /// How long after the last commit everything must have arrived.
 const CATCH_UP: Duration = Duration::from_secs(60);
 
@@ -38,23 +42,82 @@ impl Sink for Noting {
     }
 }
 
-/// From the answer to a COMMIT to the sink; the share of the rate that was kept.
+/// From the answer to a COMMIT to the sink, by each way to number; the shares of the rate that were kept.
 pub(crate) async fn tail(server: &TestServer, plan: Plan, report: &mut Report) -> anyhow::Result<Vec<f64>> {
-    let mut table = Table::new(
-        format!(
-            "From a commit that was acknowledged to a tail's sink, {PER_SECOND} events/s for {} s, ms",
-            plan.open_loop.as_secs()
-        ),
-        ["sequencing", "events", "median", "p99", "longest", "rate kept"],
-    );
+    let mut table = table("From a commit that was acknowledged to a tail's sink", plan);
+    let what = "from a commit to a tail's sink";
     let db = TestDb::on(server).await;
-    let (latencies, done) = to_a_sink(&db, plan.open_loop).await?;
+    let (at_commit, of_at_commit) = to_a_sink(&db, plan.open_loop).await?;
+    tell(&mut table, report, what, "at commit", &at_commit, &of_at_commit);
+    let db = after_commit(server).await?;
+    let sequencer = Running::start(&db).await;
+    let (after_commit, of_after_commit) = to_a_sink(&db, plan.open_loop).await?;
+    tell(&mut table, report, what, "after commit", &after_commit, &of_after_commit);
+    sequencer.finish().await?;
     drop(db);
     wait_for_drops(server).await;
-    tell(&mut table, report, "from a commit to a tail's sink", "at commit", &latencies, &done);
     report.table(table);
-    report.judge(keys::TAIL_P99, latencies.percentile(99.0))?;
-    Ok(vec![done.kept])
+    report.judge(keys::TAIL_P99, at_commit.percentile(99.0))?;
+    Ok(vec![of_at_commit.kept])
+}
+
+/// From the answer to a COMMIT to the first look at the head that is not below the event; the share of the rate that was kept.
+pub(crate) async fn numbered(server: &TestServer, plan: Plan, report: &mut Report) -> anyhow::Result<f64> {
+    let db = after_commit(server).await?;
+    settle(&db).await?;
+    let sequencer = Running::start(&db).await;
+    let stop = CancellationToken::new();
+    let looking = tokio::spawn(look_at_head(db.connect(Role::App).await, stop.clone()));
+    let done = append(&db, PER_SECOND, plan.open_loop).await?;
+    sequencer.finish().await?;
+    let mut connection = db.connect(Role::App).await;
+    let head = seqline::read::head(&mut connection).await?;
+    ensure!(head == done.committed, "{head} events of {} commits have a number", done.committed);
+    // One more look has seen the last of them.
+    wait(10 * LOOK_INTERVAL).await;
+    stop.cancel();
+    let looks = looking.await??;
+
+    let seqs: Vec<(Uuid, i64)> =
+        sqlx::query_as("SELECT id, seq FROM seqline.event_log").fetch_all(&mut connection).await?;
+    let seqs: HashMap<Uuid, i64> = seqs.into_iter().collect();
+    let seen = |append: &Append| {
+        let seq = *seqs.get(&append.id)?;
+        let look = looks.get(looks.partition_point(|(head, _)| *head < seq))?;
+        Some(look.1.saturating_duration_since(append.answered))
+    };
+    let latencies: Option<Vec<Duration>> = done.appends.iter().map(seen).collect();
+    let latencies = Latencies::new(latencies.context("an event was not seen to get its number")?);
+    drop((connection, db));
+    wait_for_drops(server).await;
+    let mut table = table("From a commit that was acknowledged to its number", plan);
+    tell(&mut table, report, "from a commit to its number", "after commit", &latencies, &done);
+    report.table(table);
+    report.judge(keys::NUMBERED_P99, latencies.percentile(99.0))?;
+    Ok(done.kept)
+}
+
+/// When the head was first seen where.
+async fn look_at_head(
+    mut connection: PgConnection,
+    stop: CancellationToken,
+) -> anyhow::Result<Vec<(i64, Instant)>> {
+    let mut looks: Vec<(i64, Instant)> = Vec::new();
+    while !stop.is_cancelled() {
+        let head = seqline::read::head(&mut connection).await?;
+        if looks.last().is_none_or(|(last, _)| head > *last) {
+            looks.push((head, now()));
+        }
+        wait(LOOK_INTERVAL).await;
+    }
+    Ok(looks)
+}
+
+fn table(what: &str, plan: Plan) -> Table {
+    Table::new(
+        format!("{what}, {PER_SECOND} events/s for {:.0} s, ms", plan.open_loop.as_secs_f64()),
+        ["sequencing", "events", "median", "p99", "longest", "rate kept"],
+    )
 }
 
 async fn to_a_sink(db: &TestDb, duration: Duration) -> anyhow::Result<(Latencies, Done)> {

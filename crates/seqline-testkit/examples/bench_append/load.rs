@@ -54,6 +54,22 @@ impl Load {
         (self.committed() - before) as f64 / start.elapsed().as_secs_f64()
     }
 
+    /// The same for a database where a sequencer gives numbers: what was numbered in the time counts too.
+    pub(crate) async fn rate_and_numbered(
+        &self,
+        db: &TestDb,
+        duration: Duration,
+        events_per_transaction: i64,
+    ) -> anyhow::Result<(f64, Numbered)> {
+        let mut connection = db.connect(Role::App).await;
+        let (committed, head) = (self.committed(), seqline::read::head(&mut connection).await?);
+        let rate = self.rate(duration).await;
+        let numbered = (seqline::read::head(&mut connection).await? - head) as f64;
+        let committed = (self.committed() - committed) as f64 * events_per_transaction as f64;
+        let left = self.committed() as i64 * events_per_transaction - (head + numbered as i64);
+        Ok((rate, Numbered { share: numbered / committed.max(1.0), left: left.max(0) as f64 }))
+    }
+
     /// How many there were in all.
     pub(crate) async fn stop(mut self) -> anyhow::Result<u64> {
         self.stop.cancel();
@@ -62,6 +78,15 @@ impl Load {
         }
         Ok(self.committed())
     }
+}
+
+/// What became of the events of a measurement before its end.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Numbered {
+    /// Of those that were committed in the time.
+    pub(crate) share: f64,
+    /// Those that wait at its end, of all that were committed.
+    pub(crate) left: f64,
 }
 
 /// What a writer does.

@@ -2,7 +2,7 @@
 //!
 //! `bench_append [--seconds N] [--runs N] [--held-minutes N] [PART ...]`: N seconds for each rate instead of 3, taken so many times
 //! instead of 3, and minutes for the held snapshot instead of 5; the parts are `rates`, `batch`, `numbered`, `tail` and `held`, all of
-//! them when none is named. Exits with 1 when a threshold is missed.
+//! them when none is named, and `held-after-commit`, which is not judged. Exits with 1 when a threshold is missed.
 
 #[path = "../measuring/mod.rs"]
 mod measuring;
@@ -29,6 +29,7 @@ const USAGE: Usage = Usage {
     bench: "append",
     numbers: &["--seconds", "--runs", "--held-minutes"],
     parts: &["rates", "batch", "numbered", "tail", "held"],
+    on_request: &["held-after-commit"],
     keys: &[
         keys::AT_COMMIT_32_TO_COUNTER,
         keys::AT_COMMIT_32_TO_8,
@@ -79,8 +80,16 @@ async fn measure(server: &TestServer, arguments: &Arguments, report: &mut Report
         match part.as_str() {
             "rates" => rates::measure(server, plan, arguments, report).await.context("compare rates")?,
             "batch" => batch::measure(server, plan, report).await.context("compare batches")?,
+            "numbered" => kept.push(latency::numbered(server, plan, report).await.context("time numbering")?),
             "tail" => kept.extend(latency::tail(server, plan, report).await.context("time a tail")?),
-            _ => kept.extend(held::measure(server, plan, report).await.context("hold a snapshot")?),
+            "held" => {
+                let (p99, rates) = held::at_commit(server, plan, report).await.context("hold a snapshot")?;
+                report.judge(keys::HELD_RATIO, p99)?;
+                kept.extend(rates);
+            }
+            _ => {
+                held::after_commit(server, plan, report).await.context("hold a snapshot")?;
+            }
         }
     }
     // A latency at a rate that was not reached is that of another one.

@@ -10,8 +10,8 @@ use seqline_testkit::bench::{Arguments, Chart, Report, Samples, Table};
 use seqline_testkit::{Role, TestServer};
 
 use crate::Plan;
-use crate::databases::{Databases, settle};
-use crate::load::Load;
+use crate::databases::{Databases, Running, settle};
+use crate::load::{Load, Numbered};
 use crate::peers::Peers;
 use crate::ways::{Way, rows};
 
@@ -26,22 +26,30 @@ pub(crate) async fn measure(
 ) -> anyhow::Result<()> {
     let peers = Peers::read()?;
     let mut rates = WRITERS.map(|_| Way::ALL.map(|_| Samples::default()));
-    for (writers, rates) in WRITERS.into_iter().zip(&mut rates) {
+    let (mut shares, mut left) = (WRITERS.map(|_| Samples::default()), WRITERS.map(|_| Samples::default()));
+    for (row, writers) in WRITERS.into_iter().enumerate() {
         for run in 1..=plan.runs {
             eprintln!("{writers} writers, run {run} of {}", plan.runs);
             let databases = Databases::create(server, &peers).await?;
-            for (way, rates) in Way::ALL.into_iter().zip(rates.iter_mut()) {
-                rates.push(rate(&databases, way, writers, plan.duration).await?);
+            for (column, way) in Way::ALL.into_iter().enumerate() {
+                let (rate, numbered) = rate(&databases, way, writers, plan.duration).await?;
+                rates[row][column].push(rate);
+                if let Some(numbered) = numbered {
+                    shares[row].push(numbered.share);
+                    left[row].push(numbered.left);
+                }
             }
             databases.drop_and_wait(server).await;
         }
     }
+    let row_of = |writers: u32| WRITERS.iter().position(|count| *count == writers).unwrap_or_default();
     let of = |writers: u32, way: Way| {
-        let row = WRITERS.iter().position(|count| *count == writers).unwrap_or_default();
+        let row = row_of(writers);
         let column = Way::ALL.iter().position(|other| *other == way).unwrap_or_default();
         &rates[row][column]
     };
     tell(plan, report, of);
+    tell_numbered(report, &shares, &left);
     draw(arguments, of)?;
     for (writers, to_counter, to_8) in [
         (32, keys::AT_COMMIT_32_TO_COUNTER, keys::AT_COMMIT_32_TO_8),
@@ -51,24 +59,57 @@ pub(crate) async fn measure(
         report.judge(to_counter, at_commit.to(of(writers, Way::CounterRow)))?;
         report.judge(to_8, at_commit.to(of(8, Way::AtCommit)))?;
     }
-    Ok(())
+    let after_commit = of(32, Way::AfterCommit);
+    report.judge(keys::AFTER_COMMIT_TO_PGMQ, after_commit.to(of(32, Way::Pgmq)))?;
+    report.judge(keys::AFTER_COMMIT_TO_OUTBOX, after_commit.to(of(32, Way::PlainOutbox)))?;
+    report.judge(keys::AFTER_COMMIT_NUMBERED, shares[row_of(32)].median())
 }
 
-async fn rate(databases: &Databases, way: Way, writers: u32, duration: Duration) -> anyhow::Result<f64> {
+/// A rate, and what became of the events if they are numbered later.
+async fn rate(
+    databases: &Databases,
+    way: Way,
+    writers: u32,
+    duration: Duration,
+) -> anyhow::Result<(f64, Option<Numbered>)> {
     let db = databases.of(way);
     let mut admin = db.connect(Role::Admin).await;
     let before = rows(&mut admin, way).await?;
     settle(db).await?;
+    let sequencer = if way == Way::AfterCommit { Some(Running::start(db).await) } else { None };
     let load = Load::start(db, writers, way).await;
     load.rate(WARM_UP).await;
-    let rate = load.rate(duration).await;
+    let (rate, numbered) = if sequencer.is_some() {
+        let (rate, numbered) = load.rate_and_numbered(db, duration, 1).await?;
+        (rate, Some(numbered))
+    } else {
+        (load.rate(duration).await, None)
+    };
     let committed = load.stop().await?;
+    if let Some(sequencer) = sequencer {
+        sequencer.finish().await?;
+    }
     // A rate of something else than the whole work would be worth nothing.
     if let (Some(before), Some(after)) = (before, rows(&mut admin, way).await?) {
         let written = after - before;
         ensure!(written == committed as i64, "{}: {written} rows of {committed} transactions", way.name());
     }
-    Ok(rate)
+    Ok((rate, numbered))
+}
+
+fn tell_numbered(report: &mut Report, shares: &[Samples], left: &[Samples]) {
+    let mut table = Table::new(
+        "After commit: events numbered in the time against those committed, and events that wait at its end, medians",
+        ["", "1 writer", "4", "8", "16", "32", "64"],
+    );
+    for (name, unit, samples) in [("numbered", "", shares), ("waiting", "events", left)] {
+        table
+            .row([name.to_owned()].into_iter().chain(samples.iter().map(|samples| number(samples.median()))));
+        for (writers, samples) in WRITERS.into_iter().zip(samples) {
+            report.figure(format!("after commit, {writers} writers, {name}"), unit, samples);
+        }
+    }
+    report.table(table);
 }
 
 fn tell<'a>(plan: Plan, report: &mut Report, of: impl Fn(u32, Way) -> &'a Samples) {

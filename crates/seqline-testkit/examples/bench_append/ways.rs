@@ -19,10 +19,13 @@ pub(crate) enum Way {
     AtCommit,
     /// As those do who do not use the library: with the driver's COMMIT.
     AtCommitPlain,
+    /// With a sequencer that runs.
+    AfterCommit,
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
+        Self::AfterCommit,
         Self::AtCommit,
         Self::AtCommitPlain,
         Self::PlainOutbox,
@@ -43,11 +46,12 @@ impl Way {
             Self::River => "River",
             Self::AtCommit => "at commit",
             Self::AtCommitPlain => "at commit, plain COMMIT",
+            Self::AfterCommit => "after commit",
         }
     }
 
     pub(crate) fn is_seqline(self) -> bool {
-        matches!(self, Self::AtCommit | Self::AtCommitPlain)
+        matches!(self, Self::AtCommit | Self::AtCommitPlain | Self::AfterCommit)
     }
 
     /// Where the rows of this way are, one for each event.
@@ -59,7 +63,7 @@ impl Way {
             Self::Pgmq => Some("pgmq.q_events"),
             Self::GraphileWorker => Some("graphile_worker._private_jobs"),
             Self::River => Some("river.river_job"),
-            Self::AtCommit | Self::AtCommitPlain => Some("seqline.event_log"),
+            Self::AtCommit | Self::AtCommitPlain | Self::AfterCommit => Some("seqline.event_log"),
         }
     }
 }
@@ -86,12 +90,12 @@ impl Work for Way {
                     .await?;
             }
             Self::River => insert_into_river(&mut tx, order).await?,
-            Self::AtCommit | Self::AtCommitPlain => {
+            Self::AtCommit | Self::AtCommitPlain | Self::AfterCommit => {
                 seqline::append(&mut tx, &[event(order)?]).await?;
             }
         }
         match *self {
-            Self::AtCommit => seqline::commit(tx).await?,
+            Self::AtCommit | Self::AfterCommit => seqline::commit(tx).await?,
             _ => tx.commit().await?,
         }
         Ok(())

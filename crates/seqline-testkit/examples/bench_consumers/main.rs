@@ -25,6 +25,7 @@ const USAGE: Usage = Usage {
     bench: "consumers",
     numbers: &["--seconds"],
     parts: &["drain", "divided", "idle", "wake", "held"],
+    on_request: &[],
     keys: &[keys::DRAIN_EVENTS, keys::IDLE_ROUND_TRIPS],
 };
 

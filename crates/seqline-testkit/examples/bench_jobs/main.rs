@@ -27,6 +27,7 @@ const USAGE: Usage = Usage {
     bench: "jobs",
     numbers: &["--seconds"],
     parts: &["rounds", "start", "writers"],
+    on_request: &[],
     keys: &[keys::JOBS_EVENTS, keys::JOBS_TO_INSERT],
 };
 

@@ -19,6 +19,7 @@ const USAGE: Usage = Usage {
     bench: "log",
     numbers: &["--seconds"],
     parts: &["sizes", "others", "rates", "partitions", "held"],
+    on_request: &[],
     keys: &[],
 };
 

@@ -17,6 +17,8 @@ pub struct Usage {
     pub numbers: &'static [&'static str],
     /// What it can measure, in the order in which it does.
     pub parts: &'static [&'static str],
+    /// What it measures only when it is named.
+    pub on_request: &'static [&'static str],
     /// The thresholds that it judges by, of all its parts.
     pub keys: &'static [&'static str],
 }
@@ -25,7 +27,7 @@ pub struct Usage {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Arguments {
     numbers: Vec<(String, f64)>,
-    /// What is to be measured: all parts when none was named.
+    /// What is to be measured: all but those on request when none was named.
     pub parts: Vec<String>,
     /// Where the report goes.
     pub out: PathBuf,
@@ -52,11 +54,12 @@ impl Arguments {
                 let value = value.with_context(|| format!("{argument} takes a number"))?;
                 ensure!(value.is_finite() && value > 0.0, "{argument} takes a number above 0");
                 arguments.numbers.push((argument, value));
-            } else if usage.parts.contains(&argument.as_str()) {
+            } else if usage.parts.iter().chain(usage.on_request).any(|part| *part == argument) {
                 arguments.parts.push(argument);
             } else {
                 let numbers: String = usage.numbers.iter().map(|name| format!(" [{name} N]")).collect();
-                let parts: String = usage.parts.iter().map(|name| format!(" [{name}]")).collect();
+                let parts: String =
+                    usage.parts.iter().chain(usage.on_request).map(|name| format!(" [{name}]")).collect();
                 bail!("usage: cargo xtask bench {} [--{numbers} [--out FOLDER]{parts}]", usage.bench);
             }
         }
@@ -83,27 +86,32 @@ impl Arguments {
 mod tests {
     use super::*;
 
-    const USAGE: Usage =
-        Usage { bench: "example", numbers: &["--seconds"], parts: &["rates", "held"], keys: &[] };
+    const USAGE: Usage = Usage {
+        bench: "example",
+        numbers: &["--seconds"],
+        parts: &["rates", "held"],
+        on_request: &["long"],
+        keys: &[],
+    };
 
     fn parse(line: &str) -> anyhow::Result<Arguments> {
         Arguments::parse(&USAGE, line.split_whitespace().map(str::to_owned))
     }
 
     #[test]
-    fn without_a_part_all_are_measured() {
+    fn without_a_part_all_are_measured_but_those_on_request() {
         let arguments = parse("--seconds 0.5").unwrap();
         assert_eq!(arguments.parts, ["rates", "held"]);
         assert_eq!(arguments.seconds(), Some(Duration::from_millis(500)));
         assert_eq!(arguments.out, PathBuf::from(OUT));
-        assert_eq!(parse("held --out folder").unwrap().parts, ["held"]);
+        assert_eq!(parse("long held --out folder").unwrap().parts, ["long", "held"]);
     }
 
     #[test]
     fn what_is_not_understood_is_answered_with_what_would_be() {
         assert_eq!(
             parse("--what").unwrap_err().to_string(),
-            "usage: cargo xtask bench example [-- [--seconds N] [--out FOLDER] [rates] [held]]"
+            "usage: cargo xtask bench example [-- [--seconds N] [--out FOLDER] [rates] [held] [long]]"
         );
         for line in ["--seconds", "--seconds many", "--seconds 0", "--out"] {
             assert!(parse(line).is_err(), "{line}");
