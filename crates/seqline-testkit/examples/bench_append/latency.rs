@@ -49,10 +49,12 @@ pub(crate) async fn tail(server: &TestServer, plan: Plan, report: &mut Report) -
     let db = TestDb::on(server).await;
     let (at_commit, of_at_commit) = to_a_sink(&db, plan.open_loop).await?;
     tell(&mut table, report, what, "at commit", &at_commit, &of_at_commit);
+    drop(db);
+    wait_for_drops(server).await;
     let db = after_commit(server).await?;
     let sequencer = Running::start(&db).await;
-    let (after_commit, of_after_commit) = to_a_sink(&db, plan.open_loop).await?;
-    tell(&mut table, report, what, "after commit", &after_commit, &of_after_commit);
+    let (latencies, done) = to_a_sink(&db, plan.open_loop).await?;
+    tell(&mut table, report, what, "after commit", &latencies, &done);
     sequencer.finish().await?;
     drop(db);
     wait_for_drops(server).await;
