@@ -31,7 +31,10 @@ pub(crate) async fn measure(
         for run in 1..=plan.runs {
             eprintln!("{writers} writers, run {run} of {}", plan.runs);
             let databases = Databases::create(server, &peers).await?;
-            for (column, way) in Way::ALL.into_iter().enumerate() {
+            // Each run begins with another way, so that none always follows the same one.
+            for n in 0..Way::ALL.len() {
+                let column = (n + run as usize) % Way::ALL.len();
+                let way = Way::ALL[column];
                 let (rate, numbered) = rate(&databases, way, writers, plan.duration).await?;
                 rates[row][column].push(rate);
                 if let Some(numbered) = numbered {
