@@ -112,6 +112,25 @@ BEGIN
 END
 $$;
 
+-- Whether an event is one of those that need no closer look: true only when check_draft has nothing to refuse. `p_names` is all names and
+-- ids in one text, `p_stored` the payload as PostgreSQL stores it. Nearly all events are, and this costs a third.
+CREATE FUNCTION seqline.is_plain_event(
+    p_type text, p_schema_version integer, p_resource_kind text, p_receive_action text, p_names text, p_actor_kind text,
+    p_actor_principal_id text, p_payload jsonb, p_stored text, p_payload_max_bytes integer
+) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN coalesce(
+    p_type ~ '^[a-z][a-z_]*([.][a-z][a-z_]*)+$' AND length(p_type) <= 128
+    AND coalesce(p_schema_version, 1) >= 1
+    AND p_resource_kind <> '' AND p_receive_action NOT IN ('', 'self')
+    AND coalesce(p_actor_kind, '') IN ('', 'system') AND coalesce(p_actor_principal_id, '') = ''
+    AND length(p_names) <= 128 AND p_names !~ U&'[\0001-\001f\007f-\009f]'
+    AND jsonb_typeof(p_payload) = 'object'
+    AND octet_length(p_stored) <= p_payload_max_bytes
+    -- As many brackets as it takes to be too deep do not fit into less.
+    AND (octet_length(p_stored) < 256 OR octet_length(p_stored) - octet_length(translate(p_stored, '[{', '')) <= 127)
+    AND strpos(p_stored, 'null') = 0, false);
+
 CREATE OR REPLACE FUNCTION seqline.append(
     type text,
     payload jsonb,
@@ -144,6 +163,8 @@ DECLARE
         traceparent);
     v_settings seqline.settings;
     v_callers_id boolean := v_draft.id IS NOT NULL;
+    v_stored text;
+    v_names text;
     v_xid xid8;
     v_id uuid := coalesce(v_draft.id, seqline.uuid_v7());
 BEGIN
@@ -151,7 +172,14 @@ BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         PERFORM seqline.check_isolation(v_settings, v_callers_id);
     END IF;
-    PERFORM seqline.check_draft(v_draft, v_settings.event_payload_max_bytes, '');
+    v_stored := payload::text;
+    v_names := concat_ws('|', resource_kind, receive_action, resource_id, space_id, channel_id, thread_id,
+        audience_principal_id, client_msg_id);
+    IF NOT seqline.is_plain_event(type, schema_version, resource_kind, receive_action, v_names, actor_kind,
+        actor_principal_id, payload, v_stored, v_settings.event_payload_max_bytes)
+    THEN
+        PERFORM seqline.check_draft(v_draft, v_settings.event_payload_max_bytes, '');
+    END IF;
     v_xid := seqline.mark_transaction(v_settings, v_callers_id OR v_settings.sequencing = 'after_commit');
     IF v_callers_id OR v_settings.sequencing = 'after_commit' THEN
         -- For an id that another transaction has, it waits until that has ended.
@@ -189,6 +217,41 @@ BEGIN
 END
 $$;
 
+-- What a member of a batch must be, when it is not; NULL when all is well, '' for a member that does not exist. As before, with a body
+-- that planning puts in its place: called for each member of each event it was half of what a batch cost.
+CREATE OR REPLACE FUNCTION seqline.expected_type(member text, value jsonb) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE
+    WHEN member = 'payload' THEN NULL
+    WHEN member IN ('type', 'resource_kind', 'receive_action', 'resource_id', 'space_id', 'channel_id',
+        'thread_id', 'actor_kind', 'actor_principal_id', 'audience_principal_id', 'client_msg_id', 'traceparent')
+        THEN CASE WHEN jsonb_typeof(value) NOT IN ('string', 'null') THEN 'a string' END
+    WHEN member IN ('schema_version', 'resource_version')
+        THEN CASE
+            WHEN jsonb_typeof(value) = 'null' THEN NULL
+            WHEN jsonb_typeof(value) <> 'number' THEN 'an integer'
+            WHEN value::text !~ '^-?[0-9]+$' THEN 'an integer'
+            WHEN member = 'schema_version' AND value::numeric NOT BETWEEN -2147483648 AND 2147483647
+                THEN 'an integer'
+            WHEN value::numeric NOT BETWEEN -9223372036854775808 AND 9223372036854775807 THEN 'an integer'
+        END
+    WHEN member = 'truncated'
+        THEN CASE WHEN jsonb_typeof(value) NOT IN ('boolean', 'null') THEN 'a boolean' END
+    WHEN member = 'id'
+        THEN CASE
+            WHEN jsonb_typeof(value) = 'null' THEN NULL
+            WHEN jsonb_typeof(value) <> 'string' THEN 'a UUID'
+            WHEN value #>> '{}' !~* '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' THEN 'a UUID'
+        END
+    ELSE ''
+END;
+
+-- A UUID of version 7 from 12 hexadecimal digits of milliseconds and at least 19 of chance.
+CREATE FUNCTION seqline.uuid_v7_of(p_time text, p_random text) RETURNS uuid
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (p_time || '7' || substr(p_random, 1, 3) || translate(substr(p_random, 4, 1), '0123456789abcdef', '89ab89ab89ab89ab')
+    || substr(p_random, 5, 15))::uuid;
+
 -- The rows that an array of events becomes, checked, in its order.
 CREATE FUNCTION seqline.staged_drafts(events jsonb, p_payload_max_bytes integer, p_xid xid8)
 RETURNS SETOF seqline.staged_events
@@ -198,16 +261,31 @@ AS $$
     SELECT p_xid, nextval('seqline.pending_events_ord_seq'::regclass), o.*
     FROM (
         SELECT
-            coalesce(nullif(d.id, '00000000-0000-0000-0000-000000000000'), seqline.uuid_v7()),
+            CASE WHEN d.id <> '00000000-0000-0000-0000-000000000000' THEN d.id
+                ELSE seqline.uuid_v7_of(g.time, r.random) END,
             d.type, coalesce(d.schema_version, 1), nullif(d.actor_kind, ''), nullif(d.actor_principal_id, ''),
             nullif(d.space_id, ''), nullif(d.channel_id, ''), nullif(d.thread_id, ''), d.resource_kind,
             nullif(d.resource_id, ''), d.resource_version, nullif(d.audience_principal_id, ''), d.receive_action,
             d.payload, coalesce(d.truncated, false), nullif(d.client_msg_id, ''),
             seqline.correlation_of(d.traceparent), seqline.sampled_context(d.traceparent), now(),
             coalesce(d.id <> '00000000-0000-0000-0000-000000000000', false)
-        FROM jsonb_array_elements(events) WITH ORDINALITY e (event, position)
+        FROM (
+            SELECT lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') AS time,
+                uuid_send(gen_random_uuid()) AS seed
+            OFFSET 0
+        ) g
+        CROSS JOIN jsonb_array_elements(events) WITH ORDINALITY e (event, position)
         CROSS JOIN LATERAL jsonb_populate_record(NULL::seqline.event_draft, e.event) d
-        WHERE seqline.check_draft(d, p_payload_max_bytes, 'event ' || e.position || ': ')
+        CROSS JOIN LATERAL (
+            -- Drawing each from the system would take longer than all else about an event, so one seed is, and spread.
+            SELECT d.payload::text AS stored, encode(sha256(g.seed || int8send(e.position)), 'hex') AS random,
+                concat_ws('|', d.resource_kind, d.receive_action, d.resource_id, d.space_id, d.channel_id, d.thread_id,
+                    d.audience_principal_id, d.client_msg_id) AS names
+            OFFSET 0
+        ) r
+        WHERE CASE WHEN seqline.is_plain_event(d.type, d.schema_version, d.resource_kind, d.receive_action, r.names,
+                d.actor_kind, d.actor_principal_id, d.payload, r.stored, p_payload_max_bytes) THEN true
+            ELSE seqline.check_draft(d, p_payload_max_bytes, 'event ' || e.position || ': ') END
         ORDER BY e.position
     ) o
 $$;

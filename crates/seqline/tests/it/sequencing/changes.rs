@@ -157,7 +157,7 @@ async fn a_transaction_that_appends_after_its_last_pass_draws_its_place_again() 
             FOR EACH ROW EXECUTE FUNCTION deeper();
         GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC";
     sqlx::raw_sql(schema).execute(&db.admin()).await.unwrap();
-    let mut first = db.app().begin().await.unwrap();
+    let mut first = seqline::begin(&db.app()).await.unwrap();
     sqlx::raw_sql("UPDATE rows SET n = n + 1").execute(&mut *first).await.unwrap();
 
     let mut late = db.connect(Role::App).await;
