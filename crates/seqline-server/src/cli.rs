@@ -1,6 +1,7 @@
 //! What can be typed.
 
 mod consumers;
+mod settings;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -15,6 +16,7 @@ pub use consumers::{
     Confirm, ConfirmWithReason, ConsumerChange, ConsumersAction, ConsumersArgs, LanesArgs, ParkedAction,
     ParkedArgs, ReplayArgs, RewindArgs, SkipArgs,
 };
+pub use settings::{SettingsAction, SettingsArgs};
 
 /// A durable, gapless, commit-ordered event log inside your PostgreSQL database.
 #[derive(Debug, Parser)]
@@ -51,6 +53,8 @@ pub enum Command {
     Tail(TailArgs),
     /// Show head, retention, partitions, versions and consumers
     Status(StatusArgs),
+    /// Show settings of the database, and change when events are numbered and who tells listeners
+    Settings(SettingsArgs),
     /// Show partitions, create missing ones, apply retention
     Partitions(PartitionsArgs),
     /// Show consumers, and pause, move, divide, replay or retire one

@@ -96,15 +96,23 @@ impl Failure {
 impl From<DatabaseError> for Failure {
     fn from(error: DatabaseError) -> Self {
         match error.sqlstate() {
-            // Undefined table, schema or function.
-            Some("42P01" | "3F000" | "42883") => Self::Refused(
+            // Undefined table, schema, function or column.
+            Some("42P01" | "3F000" | "42883" | "42703") => Self::Refused(
                 "this database has no Seqline schema, or an older one: run seqline migrate".to_owned(),
             ),
             Some("42501") => Self::MissingRights { error: error.to_string(), roles: "seqline_app" },
+            Some("53400") if is_backlog(&error) => Self::Unavailable(format!(
+                "{error}: seqline serve --role worker numbers what waits, try again then"
+            )),
             _ if error.is_retryable() => Self::Unavailable(format!("the database is not available: {error}")),
             _ => Self::Unexpected(error.to_string()),
         }
     }
+}
+
+/// Whether too many transactions wait for the sequencer. Others have a limit with this code too.
+fn is_backlog(error: &DatabaseError) -> bool {
+    error.to_string().starts_with("append refused: ")
 }
 
 impl From<InvalidEvent> for Failure {

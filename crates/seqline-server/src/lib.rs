@@ -124,6 +124,7 @@ async fn run(cli: Cli) -> Result<(), Failure> {
             .await
             .map_err(|failure| failure.granted_by("seqline_reader or seqline_app")),
         Command::Status(args) => commands::status::run(&database, args).await,
+        Command::Settings(args) => commands::settings::run(&database, args).await,
         Command::Partitions(args) => commands::partitions::run(&database, args).await,
         Command::Consumers(args) => commands::consumers::run(&database, args).await,
         Command::Parked(args) => commands::parked::run(&database, args).await,

@@ -81,3 +81,19 @@ pub(crate) const PARKED_LIST_MAX: u32 = 1000;
 
 /// How much of a text of the audit log is in one line: what fits beside the rest on a wide terminal.
 pub(crate) const AUDIT_CELL_CHARS_MAX: usize = 60;
+
+/// How long `append` waits for the number of an event that is numbered after commit: far longer than a sequencer takes, also than
+/// another one takes to step in, and short enough to wait for when none runs.
+pub(crate) const NUMBER_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Pause between two looks whether it is there: about as long as a sequencer takes.
+pub(crate) const NUMBER_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The largest setting `staged_transactions_max`, as the database has it.
+pub(crate) const STAGED_TRANSACTIONS_MAX_MAX: i64 = 1_000_000_000;
+
+/// Transactions that `settings` names for keeping a change from being complete: more are no more news.
+pub(crate) const OPEN_TRANSACTIONS_MAX: usize = 10;
+
+/// After which time `tail` says for what it waits: a flush takes milliseconds, and so does a standby that is there.
+pub(crate) const DURABLE_SILENCE_MAX: Duration = Duration::from_secs(2);

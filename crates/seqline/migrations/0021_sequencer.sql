@@ -150,11 +150,35 @@ BEGIN
 END
 $$;
 
+-- Changes how many transactions may wait for the sequencer before appends are refused, from the next append on.
+CREATE FUNCTION seqline.set_staged_transactions_max(p_max bigint, p_why text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_before bigint;
+BEGIN
+    PERFORM seqline.check_why(p_why, false);
+    IF p_max IS NULL OR p_max NOT BETWEEN 1 AND 1000000000 THEN
+        RAISE EXCEPTION 'staged_transactions_max is 1 to 1000000000' USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    SELECT s.staged_transactions_max INTO v_before FROM seqline.settings s FOR UPDATE;
+    IF v_before = p_max THEN
+        RETURN false;
+    END IF;
+    UPDATE seqline.settings SET staged_transactions_max = p_max;
+    INSERT INTO seqline.audit_log (action, subject, before, after, why)
+    VALUES ('settings.staged_transactions_max', 'staged_transactions_max', to_jsonb(v_before), to_jsonb(p_max), p_why);
+    RETURN true;
+END
+$$;
+
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA seqline FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION seqline.prepare_commit(), seqline.flush(), seqline.wake()
 TO seqline_producer, seqline_reader, seqline_consumer, seqline_app;
 GRANT EXECUTE ON FUNCTION
     seqline.hold_sequencer(uuid, interval), seqline.release_sequencer(uuid), seqline.raise_staging_floor(bigint),
     seqline.staging_floor(), seqline.staged_backlog(bigint), seqline.sequence_staged(bigint, bigint[], integer, boolean),
-    seqline.set_sequencing(text, text), seqline.close_staging(), seqline.set_notification(text, text)
+    seqline.set_sequencing(text, text), seqline.close_staging(), seqline.set_notification(text, text),
+    seqline.set_staged_transactions_max(bigint, text)
 TO seqline_app;

@@ -34,7 +34,8 @@ pub enum Notification {
 }
 
 impl Sequencing {
-    const ALL: [Self; 2] = [Self::AtCommit, Self::AfterCommit];
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::AtCommit, Self::AfterCommit];
 
     /// Its name in the database and in commands.
     #[must_use]
@@ -47,7 +48,8 @@ impl Sequencing {
 }
 
 impl Notification {
-    const ALL: [Self; 3] = [Self::InTransaction, Self::AfterCommit, Self::Off];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::InTransaction, Self::AfterCommit, Self::Off];
 
     /// Its name in the database and in commands.
     #[must_use]
@@ -190,6 +192,20 @@ pub async fn set_notification(
     why: Option<&str>,
 ) -> Result<bool, DatabaseError> {
     Ok(store::settings::set_notification(connection, notification.as_str(), why).await?)
+}
+
+/// Changes how many transactions may wait for the sequencer before appends are refused, from the next append on, and says whether it
+/// was another number before.
+///
+/// # Errors
+///
+/// [`DatabaseError`] when the database refuses it: it is 1 to 1,000,000,000.
+pub async fn set_staged_transactions_max(
+    connection: &mut PgConnection,
+    max: i64,
+    why: Option<&str>,
+) -> Result<bool, DatabaseError> {
+    Ok(store::settings::set_staged_transactions_max(connection, max, why).await?)
 }
 
 #[cfg(test)]

@@ -3,17 +3,18 @@
 use std::io::Read;
 
 use seqline::limits::PAYLOAD_BYTES_MAX;
-use seqline::{Actor, CommitError, NewEvent, Payload};
+use seqline::{Actor, Clock, CommitError, NewEvent, Payload};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::cli::{AppendArgs, DatabaseArgs, MemberArgs};
 use crate::failure::Failure;
+use crate::limits::{NUMBER_POLL_INTERVAL, NUMBER_WAIT_MAX};
 use crate::{connect, output};
 
 #[derive(Serialize)]
 struct Appended {
-    /// Absent when the role may append but not read.
+    /// Absent when the role may append but not read, and while the event waits for its number.
     #[serde(skip_serializing_if = "Option::is_none")]
     seq: Option<i64>,
     id: Uuid,
@@ -27,27 +28,60 @@ pub(crate) async fn run(database: &DatabaseArgs, args: AppendArgs) -> Result<(),
     let mut tx = seqline::begin(&pool).await?;
     let ids = seqline::append(&mut tx, &[event]).await?;
     seqline::commit(tx).await.map_err(|error| match error {
-        CommitError::Unknown(_) => Failure::Unavailable(format!(
+        CommitError::Unknown(_) | CommitError::NotKnownDurable(_) => Failure::Unavailable(format!(
             "{error}; run the same command with --id {id}: it cannot append twice"
         )),
         error => error.into(),
     })?;
-    let appended = Appended { seq: seq_of(&pool, ids[0]).await?, id: ids[0] };
-    if args.json {
-        return output::json(&appended);
-    }
+    let number = number(&pool, ids[0]).await?;
+    let appended = Appended { seq: number.seq(), id: ids[0] };
     match appended.seq {
-        Some(seq) => output::line(format!("{seq} {}", appended.id)),
-        None => output::line(appended.id.to_string()),
+        _ if args.json => output::json(&appended)?,
+        Some(seq) => output::line(format!("{seq} {}", appended.id))?,
+        None => output::line(appended.id.to_string())?,
+    }
+    if matches!(number, Number::Waits) {
+        eprintln!(
+            "seqline: appended, and the event waits for its number: seqline serve --role worker gives it one"
+        );
+    }
+    Ok(())
+}
+
+/// What is known of the number of an event that has committed.
+enum Number {
+    Is(i64),
+    /// Events are numbered after commit, and this one is not so far.
+    Waits,
+    /// The role may not see it.
+    Hidden,
+}
+
+impl Number {
+    fn seq(&self) -> Option<i64> {
+        match self {
+            Self::Is(seq) => Some(*seq),
+            Self::Waits | Self::Hidden => None,
+        }
     }
 }
 
-async fn seq_of(pool: &sqlx::PgPool, id: Uuid) -> Result<Option<i64>, Failure> {
+/// The number of an event, for which it waits a little: a sequencer that runs takes milliseconds.
+async fn number(pool: &sqlx::PgPool, id: Uuid) -> Result<Number, Failure> {
+    const INSUFFICIENT_PRIVILEGE: &str = "42501";
+    let clock = Clock::system();
     let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
-    match seqline::read::seq_of(&mut connection, id).await {
-        Err(error) if error.sqlstate() == Some("42501") => Ok(None),
-        result => Ok(result?),
-    }
+    let until_there = async {
+        loop {
+            match seqline::read::seq_of(&mut connection, id).await {
+                Ok(Some(seq)) => return Ok(Number::Is(seq)),
+                Ok(None) => clock.sleep(NUMBER_POLL_INTERVAL).await,
+                Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => return Ok(Number::Hidden),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
+    clock.timeout(NUMBER_WAIT_MAX, until_there).await.unwrap_or(Ok(Number::Waits))
 }
 
 fn event(args: &AppendArgs, id: Uuid) -> Result<NewEvent, Failure> {

@@ -8,6 +8,7 @@ pub(crate) mod migrate;
 pub(crate) mod parked;
 pub(crate) mod partitions;
 pub(crate) mod serve;
+pub(crate) mod settings;
 pub(crate) mod status;
 pub(crate) mod tail;
 pub(crate) mod up;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use seqline::Clock;
 use seqline::consumer::{Consumer, ConsumerName, Consumers, EnsureError, StartAt};
-use seqline::sequencer::{Sequencer, SequencerConfig};
+use seqline::sequencer::Sequencer;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use tokio_util::sync::CancellationToken;
@@ -46,7 +46,7 @@ async fn worker(
         connect::refuse_older_schema(&mut connection).await?;
         jobs::schema::check_for_work(&mut connection, &config.jobs.schema).await?;
         drop(connection);
-        let sequencer = Sequencer::new(pool.clone(), SequencerConfig::default(), clock.clone());
+        let sequencer = Sequencer::new(pool.clone(), config.sequencer(), clock.clone());
         let jobs = jobs(pool.clone(), config)?;
         let consumers = consumers(&pool, &listen, config, &clock)?;
         consumers.ensure().await?;

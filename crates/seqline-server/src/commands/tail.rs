@@ -5,13 +5,15 @@ use std::io::Write;
 use futures_util::future::BoxFuture;
 use seqline::envelope::{Delivery, Envelope};
 use seqline::tail::{Sink, SinkError, Start, Tail, TailConfig};
-use seqline::{Clock, StoredEvent, read};
+use seqline::{Clock, DurableHead, StoredEvent, read};
+use sqlx::PgConnection;
 use time::format_description::well_known::Rfc3339;
 
 use super::asked_to_stop;
 use crate::cli::{DatabaseArgs, TailArgs};
 use crate::connect;
 use crate::failure::Failure;
+use crate::limits::DURABLE_SILENCE_MAX;
 
 pub(crate) async fn run(database: &DatabaseArgs, args: TailArgs) -> Result<(), Failure> {
     let options = connect::options(database)?;
@@ -25,12 +27,14 @@ pub(crate) async fn run(database: &DatabaseArgs, args: TailArgs) -> Result<(), F
     };
     let mut printer = Printer { json: args.json };
     if !args.follow {
+        let mut durable = DurableHead::default();
         let mut position = after;
         while position < head {
             let mut page = read::events_after(&mut connection, position, 500).await?;
             page.retain(|event| event.seq <= head);
             let Some(last) = page.last() else { break };
             position = last.seq;
+            wait_until_durable(&mut durable, &mut connection, position).await?;
             printer.print(&page)?;
         }
         return match args.after {
@@ -45,6 +49,22 @@ pub(crate) async fn run(database: &DatabaseArgs, args: TailArgs) -> Result<(), F
         TailConfig { start: Start::After(after), poll_interval: args.poll_interval, ..TailConfig::default() };
     let tail = Tail::new(pool, listen, config, Clock::system()).await?;
     Ok(tail.run(vec![Box::new(printer)], asked_to_stop()).await?)
+}
+
+/// Nothing is printed that a crash of the server can take back. Says why when that takes long.
+async fn wait_until_durable(
+    durable: &mut DurableHead,
+    connection: &mut PgConnection,
+    seq: i64,
+) -> Result<(), Failure> {
+    let mut waiting = std::pin::pin!(durable.wait_for(connection, seq));
+    if let Some(done) = Clock::system().timeout(DURABLE_SILENCE_MAX, &mut waiting).await {
+        return Ok(done?);
+    }
+    eprintln!(
+        "seqline: waiting until the events are durable: the server or a synchronous standby of it has not confirmed them"
+    );
+    Ok(waiting.await?)
 }
 
 struct Printer {

@@ -1,8 +1,8 @@
 //! `seqline up`: everything that is needed, here and now.
 //!
 //! Without a database URL it runs a PostgreSQL server of its own on this machine; with one it uses that database. Either
-//! way it brings the schema up to date, keeps partitions and retention while it runs, and stops on Ctrl-C. The data is
-//! never deleted.
+//! way it brings the schema up to date, keeps partitions and retention while it runs, numbers what is to be numbered after commit, and
+//! stops on Ctrl-C. The data is never deleted.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,6 +13,7 @@ use seqline::Clock;
 use seqline::embedded::{Durability, EmbeddedError, PostgresBinaries, PostgresServer, ServerConfig};
 use seqline::maintenance::Maintenance;
 use seqline::migrate::Migrated;
+use seqline::sequencer::Sequencer;
 use serde::{Deserialize, Serialize};
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
@@ -20,12 +21,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{asked_to_stop, configuration, file_failure, migrate};
 use crate::cli::{DatabaseArgs, UpArgs};
+use crate::config::Config;
 use crate::connect::GivenUrl;
 use crate::failure::Failure;
 use crate::{connect, store};
 
 /// How often partitions are maintained while `up` runs (`sync.partition_maintenance_interval`).
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60 * 60);
+
+/// How long the batch of the sequencer that runs may take at the end.
+const SEQUENCER_END_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Serialize)]
 struct Ready<'a> {
@@ -37,20 +42,20 @@ struct Ready<'a> {
 
 pub(crate) async fn run(database: &DatabaseArgs, args: UpArgs) -> Result<(), Failure> {
     let stop = asked_to_stop();
-    let jobs_schema = configuration(&args.config)?.jobs.schema;
+    let config = configuration(&args.config)?;
     if let Some(file) = args.ready_file.as_deref().filter(|file| is_stale(file)) {
         remove_leftover(file)?;
     }
     match connect::given_urls(database).as_slice() {
-        [] => on_embedded_server(&args, &jobs_schema, &stop).await,
-        given => on_given_database(given, &args, &jobs_schema, &stop).await,
+        [] => on_embedded_server(&args, &config, &stop).await,
+        given => on_given_database(given, &args, &config, &stop).await,
     }
 }
 
 async fn on_given_database(
     given: &[GivenUrl],
     args: &UpArgs,
-    jobs_schema: &str,
+    config: &Config,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let url = &given[0].url;
@@ -58,35 +63,31 @@ async fn on_given_database(
     let prepared = async {
         let connection = connect::connect(&options).await?;
         say_database(&options, given);
-        Ok::<_, Failure>(migrate::both(connection, &options, jobs_schema).await?.0)
+        Ok::<_, Failure>(migrate::both(connection, &options, &config.jobs.schema).await?.0)
     };
     let Some(migrated) = unless_stopped(prepared, stop).await? else { return Ok(()) };
     say_schema(migrated);
     let ready = ready_file(args, &Ready { database_url: url, pid: std::process::id(), postgres_pid: None })?;
     eprintln!("Ready. Press Ctrl-C to stop.");
-    let result = serve(&options, args, None, stop).await;
+    let result = serve(&options, args, config, None, stop).await;
     remove(ready);
     result
 }
 
-async fn on_embedded_server(
-    args: &UpArgs,
-    jobs_schema: &str,
-    stop: &CancellationToken,
-) -> Result<(), Failure> {
+async fn on_embedded_server(args: &UpArgs, config: &Config, stop: &CancellationToken) -> Result<(), Failure> {
     let data_dir = match &args.data_dir {
         Some(dir) => dir.clone(),
         None => default_data_dir()?,
     };
     let binaries = PostgresBinaries::find(args.pg_bin.as_deref()).map_err(embedded_failure)?;
-    let config = ServerConfig {
+    let server_config = ServerConfig {
         port: args.port,
         durability: Durability::Durable,
         ..ServerConfig::new(binaries, &data_dir)
     };
-    let started = async { PostgresServer::start(config).await.map_err(embedded_failure) };
+    let started = async { PostgresServer::start(server_config).await.map_err(embedded_failure) };
     let Some(mut server) = unless_stopped(started, stop).await? else { return Ok(()) };
-    let result = with_server(&mut server, args, jobs_schema, stop).await;
+    let result = with_server(&mut server, args, config, stop).await;
     let stopped = server.stop().await.map_err(embedded_failure);
     result.and(stopped)
 }
@@ -94,14 +95,14 @@ async fn on_embedded_server(
 async fn with_server(
     server: &mut PostgresServer,
     args: &UpArgs,
-    jobs_schema: &str,
+    config: &Config,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let url_file = server.data_dir().join("url");
     // The folder is ours now, so nobody else's password is in there.
     remove_leftover(&url_file)?;
     let password = random_password()?;
-    let prepared = unless_stopped(prepare(server, &password, jobs_schema), stop).await?;
+    let prepared = unless_stopped(prepare(server, &password, &config.jobs.schema), stop).await?;
     let Some((options, migrated)) = prepared else { return Ok(()) };
     let user = store::embedded::USER;
     let database_url = format!("postgres://{user}:{password}@127.0.0.1:{}/{user}", server.port());
@@ -123,7 +124,7 @@ async fn with_server(
     )
     .inspect_err(|_| remove(Some(url_file.clone())))?;
     say_how_to_go_on(&url_file);
-    let result = serve(&options, args, Some(server), stop).await;
+    let result = serve(&options, args, config, Some(server), stop).await;
     remove(Some(url_file));
     remove(ready);
     result
@@ -169,15 +170,20 @@ async fn prepare(
     Ok((options.application_name("seqline"), migrated))
 }
 
-/// Maintains partitions until asked to stop, or until the embedded server ends on its own.
+/// Maintains partitions and runs a sequencer until asked to stop, or until the embedded server ends on its own.
 async fn serve(
     options: &PgConnectOptions,
     args: &UpArgs,
+    config: &Config,
     server: Option<&mut PostgresServer>,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
-    let pool = connect::pool(options, 1).await?;
+    // One for maintenance; the sequencer keeps one, and makes a partition with another when it needs it at once.
+    let pool = connect::pool(options, 3).await?;
     let clock = Clock::system();
+    let sequencer = Sequencer::new(pool.clone(), config.sequencer(), clock.clone());
+    let stop_sequencer = CancellationToken::new();
+    let sequencing = tokio::spawn(sequencer.run(stop_sequencer.clone()));
     let maintenance = Maintenance::new(pool, args.retention.config(), clock.clone());
     let maintain = async {
         loop {
@@ -194,14 +200,18 @@ async fn serve(
             clock.sleep(MAINTENANCE_INTERVAL).await;
         }
     };
-    tokio::select! {
+    let result = tokio::select! {
         () = stop.cancelled() => {
             eprintln!("Stopping.");
             Ok(())
         }
         () = gone(server, &clock) => Err(Failure::Unavailable("the PostgreSQL server ended on its own".to_owned())),
         () = maintain => Ok(()),
-    }
+    };
+    stop_sequencer.cancel();
+    // Dropped, it loses nothing, and another one takes over when its lease has expired.
+    let _ = clock.timeout(SEQUENCER_END_TIMEOUT, sequencing).await;
+    result
 }
 
 /// Resolves when the embedded server is no longer there.

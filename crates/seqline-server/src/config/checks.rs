@@ -48,6 +48,19 @@ pub(super) const CHECKS: &[Check] = &[
         holds: |config| config.sync.detach_lock_timeout_max < config.database.statement_timeout,
     },
     Check {
+        name: "sequencer_poll_within_idle_poll",
+        keys: &["sequencer.poll_interval", "sequencer.idle_poll_interval"],
+        rule: "must not be more than",
+        holds: |config| config.sequencer.poll_interval <= config.sequencer.idle_poll_interval,
+    },
+    Check {
+        // It renews its lease between two looks.
+        name: "sequencer_idle_poll_below_lease",
+        keys: &["sequencer.idle_poll_interval", "sequencer.lease"],
+        rule: "has to be less than",
+        holds: |config| config.sequencer.idle_poll_interval < config.sequencer.lease,
+    },
+    Check {
         name: "job_timeout_below_rescue",
         keys: &["jobs.timeout", "jobs.rescue_after"],
         rule: "has to be less than",

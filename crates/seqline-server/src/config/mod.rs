@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use seqline::consumer::{ConsumerConfig, Filter};
 use seqline::maintenance::MaintenanceConfig;
+use seqline::sequencer::SequencerConfig;
 
 pub use self::load::{ConfigFile, load};
 pub use self::problem::{Problem, Problems};
@@ -31,6 +32,7 @@ pub use self::problem::{Problem, Problems};
 pub struct Config {
     pub database: Database,
     pub sync: Sync,
+    pub sequencer: Sequencer,
     pub consumer: Consumer,
     pub recorder: Recorder,
     pub jobs: Jobs,
@@ -62,6 +64,16 @@ pub struct Sync {
     pub detach_lock_timeout_max: Duration,
     pub detach_attempts: u32,
     pub detach_retry_pause: Duration,
+}
+
+/// What numbers events after commit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Sequencer {
+    pub lease: Duration,
+    pub poll_interval: Duration,
+    pub idle_poll_interval: Duration,
+    pub batch_size: u32,
 }
 
 /// Consumers in this process.
@@ -113,6 +125,7 @@ impl Default for Config {
         let mut config = Self {
             database: Database::default(),
             sync: Sync::default(),
+            sequencer: Sequencer::default(),
             consumer: Consumer::default(),
             recorder: Recorder::default(),
             jobs: Jobs::default(),
@@ -137,6 +150,19 @@ impl Config {
             detach_lock_timeout_max: self.sync.detach_lock_timeout_max,
             detach_attempts: self.sync.detach_attempts,
             detach_retry_pause: self.sync.detach_retry_pause,
+            statement_timeout: self.database.statement_timeout,
+        }
+    }
+
+    /// The configuration of the sequencer.
+    #[must_use]
+    pub fn sequencer(&self) -> SequencerConfig {
+        SequencerConfig {
+            lease: self.sequencer.lease,
+            poll_interval: self.sequencer.poll_interval,
+            idle_poll_interval: self.sequencer.idle_poll_interval,
+            batch_size: self.sequencer.batch_size,
+            reconnect_backoff_cap: self.database.listen_reconnect_backoff_cap,
             statement_timeout: self.database.statement_timeout,
         }
     }

@@ -62,9 +62,9 @@ pub const KEYS: &[Key] = &[
     integer(
         "database.max_connections",
         10,
-        2..=1000,
+        3..=1000,
         |config| &mut config.database.max_connections,
-        "How many connections the process may have in its pool; the one that listens comes on top. More consumers need more, the server has a bound of its own.",
+        "How many connections the process may have in its pool; the one that listens comes on top. The sequencer keeps one. More consumers need more, the server has a bound of its own.",
     ),
     duration(
         "database.lock_timeout",
@@ -163,6 +163,34 @@ pub const KEYS: &[Key] = &[
         ms(1)..=hours(1),
         |config| &mut config.sync.detach_retry_pause,
         "Pause between two attempts, in which appends that queued behind the first go on.",
+    ),
+    duration(
+        "sequencer.lease",
+        ms(600),
+        ms(100)..=secs(30),
+        |config| &mut config.sequencer.lease,
+        "How long the sequencer of another process waits for the one that numbers and has stopped without a word: for so long events have no number then. A pause of the process that is longer hands its work over.",
+    ),
+    duration(
+        "sequencer.poll_interval",
+        ms(4),
+        ms(1)..=secs(10),
+        |config| &mut config.sequencer.poll_interval,
+        "Pause between two batches while events come: how long they wait for their numbers. A longer one makes larger batches, which cost less each.",
+    ),
+    duration(
+        "sequencer.idle_poll_interval",
+        ms(20),
+        ms(1)..=secs(10),
+        |config| &mut config.sequencer.idle_poll_interval,
+        "Pause between two looks when none have come for a second: how long the next event waits for its number, and how often an idle database is asked.",
+    ),
+    integer(
+        "sequencer.batch_size",
+        1000,
+        1..=10_000,
+        |config| &mut config.sequencer.batch_size,
+        "How many transactions are numbered at once at most; more of them hold the numbering lock for longer.",
     ),
     integer(
         "consumer.batch_size",

@@ -2,6 +2,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use seqline::maintenance::MaintenanceConfig;
+use seqline::sequencer::SequencerConfig;
 
 use super::checks::CHECKS;
 use super::schema::{KEYS, Key};
@@ -86,10 +87,12 @@ fn the_defaults_of_the_library_are_those_of_the_schema() {
         format!("{:#?}", Config::default().maintenance()),
         format!("{:#?}", MaintenanceConfig::default())
     );
+    assert_eq!(format!("{:#?}", Config::default().sequencer()), format!("{:#?}", SequencerConfig::default()));
 }
 
 /// The fields of the library that are not named like their keys.
-const OTHER_NAMES: [(&str, &str); 4] = [
+const OTHER_NAMES: [(&str, &str); 5] = [
+    ("reconnect_backoff_cap", "database.listen_reconnect_backoff_cap"),
     ("stop_timeout", "shutdown.total_timeout"),
     ("retention", "sync.event_retention"),
     ("retention_hold", "sync.event_retention_hold"),
@@ -111,18 +114,23 @@ fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
     let values: Vec<String> = KEYS.iter().map(|key| value_of(&config, key)).collect();
     assert_eq!(values.iter().collect::<BTreeSet<_>>().len(), KEYS.len());
     let mut fields = 0;
-    for text in [format!("{:#?}", config.consumers()), format!("{:#?}", config.maintenance())] {
+    for (section, text) in [
+        ("consumer", format!("{:#?}", config.consumers())),
+        ("sync", format!("{:#?}", config.maintenance())),
+        ("sequencer", format!("{:#?}", config.sequencer())),
+    ] {
         for line in text.lines() {
             let Some((field, value)) = line.trim().trim_end_matches(',').split_once(": ") else { continue };
             let other = OTHER_NAMES.iter().find(|(name, _)| *name == field).map(|(_, key)| *key);
             let named = |key: &&Key| key.name.rsplit('.').next() == Some(field);
-            let key = other.and_then(Key::find).or_else(|| KEYS.iter().find(named));
+            let of_section = Key::find(&format!("{section}.{field}"));
+            let key = other.and_then(Key::find).or(of_section).or_else(|| KEYS.iter().find(named));
             let key = key.unwrap_or_else(|| panic!("no key is named like {field}"));
             assert_eq!(value, value_of(&config, key), "{field}");
             fields += 1;
         }
     }
-    assert_eq!(fields, 12 + 8);
+    assert_eq!(fields, 12 + 8 + 6);
 }
 
 /// The field of a key as the derived text of the struct shows it.

@@ -4,3 +4,4 @@ pub(crate) mod embedded;
 pub(crate) mod import;
 pub(crate) mod jobs;
 pub(crate) mod schema;
+pub(crate) mod settings;

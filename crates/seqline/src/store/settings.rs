@@ -69,3 +69,15 @@ pub(crate) async fn set_notification(
         .fetch_one(connection)
         .await
 }
+
+pub(crate) async fn set_staged_transactions_max(
+    connection: &mut PgConnection,
+    max: i64,
+    why: Option<&str>,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.set_staged_transactions_max($1, $2)")
+        .bind(max)
+        .bind(why)
+        .fetch_one(connection)
+        .await
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use indicatif::ProgressBar;
-use seqline::{AppendError, Clock, CommitError, DatabaseError, NewEvent};
+use seqline::{AppendError, Clock, CommitError, DatabaseError, DurableHead, NewEvent, read};
 use sqlx::{PgPool, PgTransaction};
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -148,7 +148,7 @@ impl Writer {
             kept.extend(new.iter().map(|reject| reject.line));
         }
         seqline::commit(tx).await.map_err(|error| match error {
-            CommitError::Unknown(_) => Attempt::Unknown(error.into()),
+            CommitError::Unknown(_) | CommitError::NotKnownDurable(_) => Attempt::Unknown(error.into()),
             error if error.is_retryable() => Attempt::Retry(error.into()),
             error => Attempt::Failed(error.into()),
         })
@@ -186,14 +186,20 @@ impl Writer {
         Ok(refused)
     }
 
-    /// The note that these lines are done, by whatever attempt.
+    /// The note that these lines are done, by whatever attempt. One that a crash of the server can take back is not told of before it
+    /// cannot.
     async fn recorded(&self, lines: &Range) -> Result<Option<Range>, DatabaseError> {
         let Some(name) = &self.name else { return Ok(None) };
         let mut connection = self.pool.acquire().await?;
         let ranges = store::ranges(&mut connection, name).await?;
-        Ok(ranges
+        let range = ranges
             .into_iter()
-            .find(|range| range.first_line == lines.first_line && range.last_line == lines.last_line))
+            .find(|range| range.first_line == lines.first_line && range.last_line == lines.last_line);
+        if range.is_some() {
+            let head = read::head(&mut connection).await?;
+            DurableHead::default().wait_for(&mut connection, head).await?;
+        }
+        Ok(range)
     }
 }
 

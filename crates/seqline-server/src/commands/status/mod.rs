@@ -2,9 +2,11 @@
 
 pub(super) mod consumers;
 mod jobs;
+mod numbering;
 pub(super) mod retention;
 
 use seqline::Clock;
+use seqline::status::LogStatus;
 use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -31,6 +33,7 @@ struct Report {
     partitions: usize,
     headroom: i64,
     total_bytes: i64,
+    numbering: numbering::Numbering,
     #[serde(skip_serializing_if = "Option::is_none")]
     consumers: Option<Vec<consumers::Row>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +55,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(),
     if args.json {
         output::json(&Report {
             retained,
-            server_version: status.server_version,
+            server_version: status.server_version.clone(),
             schema_version: status.schema_version,
             log_id: status.log_id,
             epoch: status.epoch,
@@ -63,11 +66,12 @@ pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(),
             partitions: status.partitions,
             headroom: status.headroom,
             total_bytes: status.total_bytes,
+            numbering: numbering::numbering(&status.settings, &status.staged, now),
             consumers: consumers.map(|consumers| consumers::rows(consumers, now)),
             jobs: jobs.counts(),
             held: keepers,
         })?;
-        return room(status.headroom);
+        return appends_work(&status);
     }
     let at = |at: Option<OffsetDateTime>| at.map_or_else(String::new, |at| format!(" ({})", rfc3339(at)));
     let schema = match status.schema_version {
@@ -85,20 +89,22 @@ pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(),
         ("events", grouped(retained)),
         ("partitions", format!("{}, room for {} more events", status.partitions, grouped(status.headroom))),
         ("size", format!("{} bytes", grouped(status.total_bytes))),
-        ("jobs", jobs.text()),
     ] {
         output::line(format!("{name:<14}{value}"))?;
     }
+    numbering::print(&status.settings, &status.staged, now)?;
+    output::line(format!("{:<14}{}", "jobs", jobs.text()))?;
     retention::print(&keepers)?;
     consumers::print(&consumers.unwrap_or_default(), now)?;
-    room(status.headroom)
+    appends_work(&status)
 }
 
-fn room(headroom: i64) -> Result<(), Failure> {
-    if headroom == 0 {
+/// Fails when they do not, so that whoever watches notices.
+fn appends_work(status: &LogStatus) -> Result<(), Failure> {
+    if status.headroom == 0 {
         return Err(Failure::Refused(
             "no partition is left, appends fail: run seqline partitions ensure".to_owned(),
         ));
     }
-    Ok(())
+    numbering::refuse_backlog(&status.settings, &status.staged)
 }
