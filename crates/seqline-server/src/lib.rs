@@ -71,8 +71,8 @@ fn init_logs(command: &Command) -> Result<(), Failure> {
     let serves = matches!(command, Command::Serve(_));
     let default = match command {
         Command::Serve(_) => "info,sqlx=off,riverqueue=off",
-        Command::Partitions(_) => "warn,seqline::append=off,seqline::maintenance=off,sqlx=off,riverqueue=off",
-        _ => "warn,seqline::append=off,sqlx=off,riverqueue=off",
+        Command::Partitions(_) => "warn,seqline::commit=off,seqline::maintenance=off,sqlx=off,riverqueue=off",
+        _ => "warn,seqline::commit=off,sqlx=off,riverqueue=off",
     };
     let given = std::env::var_os("SEQLINE_LOG").unwrap_or_default();
     let filter = match given.to_str().map(str::trim) {

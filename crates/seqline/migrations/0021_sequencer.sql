@@ -168,7 +168,7 @@ BEGIN
     END IF;
     UPDATE seqline.settings SET staged_transactions_max = p_max;
     INSERT INTO seqline.audit_log (action, subject, before, after, why)
-    VALUES ('settings.staged_transactions_max', 'staged_transactions_max', to_jsonb(v_before), to_jsonb(p_max), p_why);
+    VALUES ('settings.staged', 'staged_transactions_max', to_jsonb(v_before), to_jsonb(p_max), p_why);
     RETURN true;
 END
 $$;

@@ -107,7 +107,7 @@ fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
             Ok(_) => format!("{}", 10 + at),
             Err(_) if key.name == "jobs.schema" => format!("schema_{at}"),
             Err(_) if key.name.starts_with("recorder.") => key.name.to_owned(),
-            Err(_) => format!("{}s", 100 + at),
+            Err(_) => format!("{}ms", 1000 + at),
         };
         assert_eq!(key.set_text(&mut config, &value), Ok(()), "{}", key.name);
     }

@@ -37,13 +37,16 @@ pub(crate) async fn open_transactions(
     limit: i64,
 ) -> Result<Vec<OpenTransaction>, sqlx::Error> {
     let rows = sqlx::query(
-        "SELECT l.pid, a.application_name, p.gid
+        "SELECT l.pid, a.application_name, (
+             SELECT p.gid FROM pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+             WHERE x.locktype = 'transactionid' AND x.virtualtransaction = l.virtualtransaction
+               AND x.pid IS NULL AND l.pid IS NULL LIMIT 1
+         ) AS gid
          FROM pg_locks l
          LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-         LEFT JOIN pg_prepared_xacts p ON l.virtualtransaction = '-1/' || p.transaction
          WHERE l.locktype = 'relation' AND l.granted AND l.relation = 'seqline.staging'::regclass
            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-         ORDER BY p.gid, l.pid LIMIT $1",
+         ORDER BY gid, l.pid LIMIT $1",
     )
     .bind(limit)
     .fetch_all(connection)

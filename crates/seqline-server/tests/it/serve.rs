@@ -2,6 +2,7 @@
 
 mod ending;
 mod outage;
+mod sequencer;
 
 use nix::sys::signal::Signal;
 use seqline::{NewEvent, Payload};
@@ -97,14 +98,14 @@ async fn it_says_that_it_stops_and_stops_consumers_before_jobs() {
     let stopping = messages.iter().position(|message| *message == "worker stopping").unwrap();
     assert_eq!(
         messages[stopping..],
-        ["worker stopping", "component stopped", "component stopped", "worker stopped"]
+        ["worker stopping", "component stopped", "component stopped", "component stopped", "worker stopped"]
     );
     let stopped: Vec<&Value> = log
         .iter()
         .filter(|line| line["message"] == "component stopped")
         .map(|line| &line["component"])
         .collect();
-    assert_eq!(stopped, ["event_consumers", "jobs"]);
+    assert_eq!(stopped, ["event_consumers", "jobs", "sequencer"]);
 }
 
 #[tokio::test]

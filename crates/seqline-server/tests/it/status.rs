@@ -1,6 +1,7 @@
 //! `seqline status` and `seqline partitions`
 
 mod consumers;
+mod numbering;
 mod retention;
 
 use std::collections::BTreeSet;
@@ -60,6 +61,7 @@ async fn the_members_of_the_json_are_these() {
         "partitions",
         "headroom",
         "total_bytes",
+        "numbering",
         "consumers",
         "jobs",
     ];

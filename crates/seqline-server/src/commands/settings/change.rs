@@ -2,7 +2,7 @@
 
 use seqline::consumer::OperateError;
 use seqline::settings::{Notification, Sequencing};
-use seqline::{DatabaseError, settings, status};
+use seqline::{CommitError, DatabaseError, settings, status};
 use serde::Serialize;
 use sqlx::PgConnection;
 
@@ -145,14 +145,13 @@ pub(super) async fn staged_transactions_max(
 
 fn failed(error: DatabaseError) -> Failure {
     const LOCK_NOT_AVAILABLE: &str = "55P03";
-    const NO_PARTITION: &str = "23514";
+    // What waits is numbered on the way, as by a COMMIT.
+    const CHECK_VIOLATION: &str = "23514";
     match error.sqlstate() {
         Some(LOCK_NOT_AVAILABLE) => {
             Failure::Unavailable(format!("{error}: try again, it goes on where this ended"))
         }
-        Some(NO_PARTITION) => {
-            Failure::Unavailable(format!("{error}: run seqline partitions ensure and try again"))
-        }
+        Some(CHECK_VIOLATION) => CommitError::from(error.into_source()).into(),
         _ => consumers::failed(OperateError::from(error.into_source()), ""),
     }
 }

@@ -1,9 +1,10 @@
 //! `seqline consumers rewind` and `skip`
 
+use seqline_testkit::eventually;
 use serde_json::json;
 
 use super::*;
-use crate::support::{append, as_admin, run_sql, server_db};
+use crate::support::{DEADLINE, append, as_admin, run_sql, server_db};
 use crate::worker::{Worker, recorded};
 
 #[tokio::test]
@@ -42,7 +43,12 @@ async fn a_consumer_goes_back_to_a_time_and_nowhere_else() {
         refused(&db, "rewind mine --to 1 --yes").await,
         "consumer mine has not come to seq 1: it is at 0. A rewind goes back. To leave events out, skip them one by one"
     );
-    run_sql(&mut session, "SELECT seqline.poll('mine', 10)").await;
+    // The server tells the command of its refusal before it gives up what that held, and a poll does not wait for it.
+    eventually(DEADLINE, "the event is polled", async || {
+        let polled = sqlx::query_scalar("SELECT count(*) FROM seqline.poll('mine', 10)");
+        polled.fetch_one(&mut session).await.is_ok_and(|events: i64| events == 1)
+    })
+    .await;
     assert_eq!(
         refused(&db, "rewind mine --to 3").await,
         "seq 3 is not in the log: it holds 1 to 1. Go back to one that it holds"
