@@ -6,6 +6,7 @@ mod numbering;
 pub(super) mod retention;
 
 use seqline::Clock;
+use seqline::settings::Sequencing;
 use seqline::status::LogStatus;
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -102,9 +103,11 @@ pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(),
 /// Fails when they do not, so that whoever watches notices.
 fn appends_work(status: &LogStatus) -> Result<(), Failure> {
     if status.headroom == 0 {
-        return Err(Failure::Refused(
-            "no partition is left, appends fail: run seqline partitions ensure".to_owned(),
-        ));
+        let what = match status.settings.sequencing {
+            Sequencing::AtCommit => "appends fail",
+            Sequencing::AfterCommit => "events wait for their numbers",
+        };
+        return Err(Failure::Refused(format!("no partition is left, {what}: run seqline partitions ensure")));
     }
     numbering::refuse_backlog(&status.settings, &status.staged)
 }

@@ -1,7 +1,7 @@
 //! How events are numbered and what waits for it, in `seqline status`.
 
 use seqline::limits::STAGED_COUNT_MAX;
-use seqline::settings::{Notification, Sequencing, Settings};
+use seqline::settings::{Sequencing, Settings};
 use seqline::status::Staged;
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -54,12 +54,7 @@ fn lines(settings: &Settings, staged: &Staged, now: OffsetDateTime) -> Vec<(&'st
         Sequencing::AtCommit => "at commit",
         Sequencing::AfterCommit => "after commit",
     };
-    let told = match settings.notification {
-        Notification::InTransaction => "listeners are told in the transaction",
-        Notification::AfterCommit => "listeners are told after commit",
-        Notification::Off => "listeners are told nothing",
-    };
-    let mut lines = vec![("numbering", format!("{when}, {told}"))];
+    let mut lines = vec![("numbering", format!("{when}, notification {}", settings.notification))];
     let may_wait = settings.sequencing == Sequencing::AfterCommit || settings.staging_open;
     if may_wait || staged.transactions > 0 {
         lines.push(("staged", waiting(settings, staged, now)));

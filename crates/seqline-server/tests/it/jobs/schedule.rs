@@ -83,7 +83,7 @@ async fn the_smallest_pool_is_enough_for_jobs_and_consumers() {
     let smallest = with(
         &db,
         &[
-            ("database.max_connections", "2"),
+            ("database.max_connections", "3"),
             ("sync.partition_maintenance_interval", "1s"),
             ("jobs.retry_backoff_cap", "1s"),
             ("jobs.poll_interval", "20ms"),

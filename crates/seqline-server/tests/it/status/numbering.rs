@@ -1,11 +1,11 @@
 //! How events are numbered, and what waits for it.
 
-use seqline_testkit::{Role, TestDb};
+use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::{Value, json};
 
 use super::json_of;
 use crate::sequencing::{after_commit, sequencer_of_the_test};
-use crate::support::{append, as_admin, on, server_db};
+use crate::support::{DEADLINE, append, as_admin, numbers, on, server_db, small_partitions};
 
 /// The lines about numbering.
 async fn lines(db: &TestDb) -> Vec<String> {
@@ -19,7 +19,7 @@ async fn lines(db: &TestDb) -> Vec<String> {
 #[tokio::test]
 async fn at_commit_is_one_line() {
     let db = server_db().await;
-    let told = "numbering     at commit, listeners are told in the transaction";
+    let told = "numbering     at commit, notification in_transaction";
     assert_eq!(lines(&db).await, [told]);
     assert_eq!(
         json_of(&db, &["status"]).await["numbering"],
@@ -27,7 +27,7 @@ async fn at_commit_is_one_line() {
             "staged_transactions": 0, "staged_transactions_max": 1_000_000, "sequencer": false})
     );
     as_admin(&db, "UPDATE seqline.settings SET notification = 'off'").await;
-    assert_eq!(lines(&db).await, ["numbering     at commit, listeners are told nothing"]);
+    assert_eq!(lines(&db).await, ["numbering     at commit, notification off"]);
 }
 
 #[tokio::test]
@@ -35,7 +35,7 @@ async fn after_commit_shows_what_waits_and_whether_a_sequencer_runs() {
     let db = server_db().await;
     as_admin(&db, "UPDATE seqline.settings SET notification = 'after_commit'").await;
     after_commit(&db).await;
-    let numbering = "numbering     after commit, listeners are told after commit";
+    let numbering = "numbering     after commit, notification after_commit";
     let nothing = "staged        nothing, no sequencer runs: seqline serve --role worker runs one";
     assert_eq!(lines(&db).await, [numbering, nothing]);
     append(&db.producer(), [1]).await;
@@ -55,7 +55,7 @@ async fn after_commit_shows_what_waits_and_whether_a_sequencer_runs() {
         "{shown}"
     );
     let sequencer = sequencer_of_the_test(&db).await;
-    seqline_testkit::eventually(crate::support::DEADLINE, "nothing waits", async || {
+    eventually(DEADLINE, "nothing waits", async || {
         lines(&db).await == [numbering, "staged        nothing, a sequencer runs"]
     })
     .await;
@@ -72,6 +72,28 @@ async fn a_change_that_is_not_complete_is_shown() {
         "staged        nothing, the change to at_commit is not complete, no sequencer runs"
     );
     assert_eq!(json_of(&db, &["status"]).await["numbering"]["complete"], json!(false));
+}
+
+#[tokio::test]
+async fn without_a_partition_appends_go_on_and_their_numbers_wait() {
+    let db = server_db().await;
+    small_partitions(&db, 1, 1).await;
+    append(&db.producer(), [1]).await;
+    after_commit(&db).await;
+    append(&db.producer(), [2]).await;
+    let status = on(&db, Role::App, ["status"]).run().await;
+    assert_eq!(
+        status.sentence(4),
+        "no partition is left, events wait for their numbers: run seqline partitions ensure"
+    );
+    let back = on(&db, Role::App, ["settings", "sequencing", "at_commit"]).refused(3).await;
+    assert_eq!(
+        back,
+        "no partition of the event log for seq 2 to 2: run seqline partitions ensure and try again"
+    );
+    on(&db, Role::App, ["partitions", "ensure"]).ok().await;
+    on(&db, Role::App, ["settings", "sequencing", "at_commit"]).ok().await;
+    assert_eq!(numbers(&db).await, [1, 2]);
 }
 
 #[tokio::test]
