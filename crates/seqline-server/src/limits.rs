@@ -89,6 +89,9 @@ pub(crate) const NUMBER_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Pause between two looks whether it is there: about as long as a sequencer takes.
 pub(crate) const NUMBER_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
+/// How long a change of numbering waits for a sequencer to take up the work: twice what one takes that had none.
+pub(crate) const SEQUENCER_START_WAIT: Duration = Duration::from_secs(2);
+
 /// The largest setting `staged_transactions_max`, as the database has it.
 pub(crate) const STAGED_TRANSACTIONS_MAX_MAX: i64 = 1_000_000_000;
 

@@ -23,7 +23,7 @@ use crate::deadline::{Lease, Stopwatch, within};
 use crate::error::DatabaseError;
 use crate::limits::{SEQUENCER_HOUSEKEEPING_INTERVAL, STATEMENT_DEADLINE};
 use crate::maintenance::{Maintenance, MaintenanceConfig};
-use crate::settings::{self, Sequencing};
+use crate::settings;
 use crate::store;
 use crate::store::sequencer::Batch;
 
@@ -132,8 +132,7 @@ impl Sequencer {
 
     /// Whether events can wait. When they are numbered inside COMMIT, and no change to that is under way, there is nothing to look for.
     async fn is_needed(&self, connection: &mut PgConnection) -> Result<bool, DatabaseError> {
-        let settings = self.bounded(settings::settings(connection)).await?;
-        Ok(settings.sequencing == Sequencing::AfterCommit || settings.staging_open)
+        Ok(!self.bounded(settings::settings(connection)).await?.is_at_commit_only())
     }
 
     /// Numbers what waits until it is asked to stop, another has the lease, or nothing can wait any more.

@@ -117,6 +117,14 @@ pub struct Settings {
     pub staged_transactions_max: i64,
 }
 
+impl Settings {
+    /// Whether no event can wait for the sequencer.
+    #[must_use]
+    pub fn is_at_commit_only(&self) -> bool {
+        self.sequencing == Sequencing::AtCommit && !self.staging_open
+    }
+}
+
 /// Reads them.
 ///
 /// # Errors

@@ -19,7 +19,7 @@ pub(crate) async fn look(connection: &mut PgConnection) -> Result<Look, sqlx::Er
         "SELECT seqline.head(),
              CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint END,
              CASE WHEN NOT pg_is_in_recovery() THEN (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint END,
-             current_setting('synchronous_standby_names') <> ''",
+             NOT pg_is_in_recovery() AND current_setting('synchronous_standby_names') <> ''",
     )
     .fetch_one(connection)
     .await?;

@@ -2,7 +2,7 @@
 
 use seqline::consumer::OperateError;
 use seqline::settings::{Notification, Sequencing};
-use seqline::{CommitError, DatabaseError, settings, status};
+use seqline::{Clock, CommitError, DatabaseError, settings, status};
 use serde::Serialize;
 use sqlx::PgConnection;
 
@@ -10,6 +10,7 @@ use super::{Open, still_open};
 use crate::commands::consumers;
 use crate::commands::consumers::say;
 use crate::failure::Failure;
+use crate::limits::{NUMBER_POLL_INTERVAL, SEQUENCER_START_WAIT};
 use crate::output::{count, grouped};
 
 /// What gives events their numbers after commit, for whoever has none of it running.
@@ -34,7 +35,7 @@ pub(super) async fn sequencing(
 ) -> Result<(), Failure> {
     let change = settings::set_sequencing(connection, value, why).await.map_err(failed)?;
     let open = if change.complete { Vec::new() } else { super::open(connection).await? };
-    let sequencer = status::staged(connection).await?.sequencer.is_some();
+    let sequencer = sequencer_runs(connection).await?;
     let (when, next) = match value {
         Sequencing::AfterCommit => ("after commit", ", by the sequencer".to_owned()),
         Sequencing::AtCommit => ("at commit", drained(change.drained)),
@@ -70,6 +71,22 @@ pub(super) async fn sequencing(
         }
     }
     Ok(())
+}
+
+/// Whether one has taken up the work. As long as nothing could wait it had none, and it looks only now and then whether that has changed.
+async fn sequencer_runs(connection: &mut PgConnection) -> Result<bool, DatabaseError> {
+    if settings::settings(connection).await?.is_at_commit_only() {
+        return Ok(false);
+    }
+    let clock = Clock::system();
+    let started = clock.now();
+    while status::staged(connection).await?.sequencer.is_none() {
+        if clock.now() - started >= SEQUENCER_START_WAIT {
+            return Ok(false);
+        }
+        clock.sleep(NUMBER_POLL_INTERVAL).await;
+    }
+    Ok(true)
 }
 
 fn drained(events: u64) -> String {
