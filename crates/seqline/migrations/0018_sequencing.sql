@@ -90,6 +90,14 @@ CREATE TABLE seqline.sequencer_lease (
 );
 INSERT INTO seqline.sequencer_lease DEFAULT VALUES;
 
+-- Tells what was before a crash from what is after it. Unlogged, so a crash empties it, also one after which the server goes on without
+-- being started again; whoever finds it empty adds another value.
+CREATE UNLOGGED TABLE seqline.incarnation (
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+    id uuid NOT NULL DEFAULT gen_random_uuid()
+);
+INSERT INTO seqline.incarnation DEFAULT VALUES;
+
 -- What kind of staged events a transaction has: in which of the two tables it has to look.
 ALTER TABLE seqline.pending_transactions
     ADD COLUMN in_pending boolean NOT NULL DEFAULT true,

@@ -314,8 +314,9 @@ $$;
 
 -- What a client asks before COMMIT. `flushed_by` is set when the transaction has appended, is numbered inside COMMIT, and would wait for
 -- its flush with the numbering lock in hand: then its own COMMIT does not wait, and the client has to call seqline.flush() before it
--- believes in it, once for many. The value tells servers apart, since a flush is for all commits of one. `wake` says that nobody
--- else tells listeners, so the client calls seqline.wake() afterwards.
+-- believes in it, once for many. The value tells servers apart, since a flush is for all commits of one, and what was before a crash from
+-- what is after it: a server that has lost one of its processes goes on without being started again, and a flush then is none for a
+-- commit that the crash took. `wake` says that nobody else tells listeners, so the client calls seqline.wake() afterwards.
 CREATE FUNCTION seqline.prepare_commit(OUT flushed_by text, OUT wake boolean)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -325,9 +326,11 @@ AS $$
 DECLARE
     v_sequencing text;
     v_notification text;
+    v_incarnation uuid;
 BEGIN
     wake := false;
-    SELECT s.sequencing, s.notification INTO v_sequencing, v_notification FROM seqline.settings s;
+    SELECT s.sequencing, s.notification, i.id INTO v_sequencing, v_notification, v_incarnation
+    FROM seqline.settings s LEFT JOIN seqline.incarnation i ON true;
     IF v_sequencing <> 'at_commit'
         OR current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
         OR NOT seqline.has_appended()
@@ -335,11 +338,13 @@ BEGIN
         RETURN;
     END IF;
     wake := v_notification = 'after_commit';
-    -- Other values wait for more, or for less, than the shared flush does.
-    IF current_setting('synchronous_commit') IN ('on', 'off') THEN
+    IF v_incarnation IS NULL THEN
+        -- The first after a crash flushes alone.
+        INSERT INTO seqline.incarnation DEFAULT VALUES ON CONFLICT DO NOTHING;
+    ELSIF current_setting('synchronous_commit') IN ('on', 'off') THEN
+        -- Other values wait for more, or for less, than the shared flush does.
         PERFORM set_config('synchronous_commit', 'off', true), set_config('seqline.grouped_commit', 'on', true);
-        flushed_by := (SELECT concat_ws('/', i.system_identifier, extract(epoch FROM pg_postmaster_start_time()),
-            current_setting('port')) FROM seqline.log_identity i);
+        flushed_by := concat_ws('/', v_incarnation, extract(epoch FROM pg_postmaster_start_time()), current_setting('port'));
     END IF;
 END
 $$;
