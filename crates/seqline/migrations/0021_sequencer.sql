@@ -29,6 +29,7 @@ CREATE FUNCTION seqline.raise_staging_floor(p_floor bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 DECLARE
     v_floor bigint := (SELECT f.n FROM seqline.staging_floor f);
@@ -58,6 +59,7 @@ CREATE FUNCTION seqline.staged_backlog(p_max bigint, OUT transactions bigint, OU
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 AS $$
 BEGIN
     SELECT count(*), min(s.staged_at) INTO transactions, oldest_at
@@ -103,6 +105,7 @@ CREATE FUNCTION seqline.close_staging() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
+SET jit = off
 SET lock_timeout = '5s'
 AS $$
 DECLARE

@@ -21,7 +21,9 @@ async fn assert_refused(level: &str, begin: &[&'static str], append: &'static st
     let pg: &sqlx::postgres::PgDatabaseError = error.as_database_error().unwrap().downcast_ref();
     let message = format!("append needs isolation level read committed, this transaction is {level}");
     assert_eq!((pg.code(), pg.message()), ("0A000", message.as_str()));
-    assert_eq!(pg.hint(), Some("Begin the transaction with ISOLATION LEVEL READ COMMITTED."));
+    let hint = "Begin the transaction with ISOLATION LEVEL READ COMMITTED, or number after commit: seqline settings \
+                sequencing after_commit.";
+    assert_eq!(pg.hint(), Some(hint));
 }
 
 #[tokio::test]

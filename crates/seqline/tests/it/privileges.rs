@@ -1,5 +1,6 @@
 //! Who may do what after all migrations, as golden lists: a change of a right is seen in review.
 
+use seqline::CommitError;
 use seqline_testkit::{Role, TestDb};
 use sqlx::PgConnection;
 
@@ -158,6 +159,7 @@ async fn a_producer_can_append_and_not_read() {
         "SELECT seq FROM seqline.event_log",
         "SELECT seqline.head()",
         "SELECT payload FROM seqline.pending_events",
+        "SELECT payload FROM seqline.staged_events",
     ] {
         assert_eq!(sqlstate(&db, Role::Producer, sql).await.as_deref(), REFUSED, "{sql}");
     }
@@ -191,8 +193,20 @@ async fn the_application_cannot_write_what_the_log_consists_of() {
         "UPDATE seqline.log_identity SET epoch = gen_random_uuid()",
         "UPDATE seqline.sequence_counters SET value = 7",
         "DELETE FROM seqline.schema_version",
-        "SELECT seqline.number_transaction('1')",
-        "SELECT seqline.mark_transaction()",
+        "INSERT INTO seqline.staged_events (xid) VALUES ('1')",
+        "DELETE FROM seqline.staged_events",
+        "INSERT INTO seqline.staged_transactions (n, xid) VALUES (1, '1')",
+        "DELETE FROM seqline.staged_transactions",
+        "UPDATE seqline.staging_floor SET n = 7",
+        "UPDATE seqline.sequencer_lease SET holder = NULL",
+        "SELECT nextval('seqline.commit_order')",
+        "SELECT setval('seqline.staging_closed_at', 7)",
+        "SELECT seqline.number_transaction('1', NULL)",
+        "SELECT seqline.mark_transaction(NULL, true)",
+        "SELECT seqline.stage_transaction('1', NULL)",
+        "SELECT seqline.end_transaction('1', true, true)",
+        "SELECT seqline.number_staged(0, '{}', 1)",
+        "SELECT seqline.number_all_staged()",
         "ALTER TABLE seqline.pending_transactions DISABLE TRIGGER number_at_commit",
     ] {
         assert_eq!(sqlstate(&db, Role::App, sql).await.as_deref(), REFUSED, "{sql}");
@@ -216,6 +230,19 @@ async fn a_login_without_a_role_can_do_nothing() {
     }
 }
 
+/// [`seqline::commit`] asks the log what it has to do. Without any right to it the driver's own COMMIT remains.
+#[tokio::test]
+async fn the_commit_of_the_product_is_for_those_who_may_append() {
+    let db = TestDb::new().await;
+    for role in [Role::App, Role::Producer] {
+        seqline::commit(seqline::begin(&db.pool(role, 1)).await.unwrap()).await.unwrap();
+    }
+    let error = seqline::commit(seqline::begin(&db.nobody()).await.unwrap()).await.unwrap_err();
+    let CommitError::Database(database) = &error else { panic!("{error:?}") };
+    assert_eq!((database.sqlstate(), error.is_retryable(), error.had_no_effect()), (REFUSED, false, true));
+    seqline::begin(&db.nobody()).await.unwrap().commit().await.unwrap();
+}
+
 #[tokio::test]
 async fn nobody_but_the_owner_can_hold_up_numbering() {
     let db = TestDb::new().await;
@@ -224,6 +251,9 @@ async fn nobody_but_the_owner_can_hold_up_numbering() {
             "BEGIN; LOCK TABLE seqline.numbering IN ACCESS SHARE MODE",
             "BEGIN; LOCK TABLE seqline.numbering IN EXCLUSIVE MODE",
             "SELECT FROM seqline.numbering",
+            "BEGIN; LOCK TABLE seqline.staging IN ACCESS SHARE MODE",
+            "BEGIN; LOCK TABLE seqline.staging IN ROW EXCLUSIVE MODE",
+            "SELECT FROM seqline.staging",
         ] {
             assert_eq!(sqlstate(&db, role, sql).await.as_deref(), REFUSED, "{role:?}: {sql}");
         }

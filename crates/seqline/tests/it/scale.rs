@@ -73,8 +73,8 @@ struct Reads {
 
 async fn reads(admin: &PgPool) -> Reads {
     let (sequential_scans, index_entries, staged) = sqlx::query_as(
-        "SELECT (SELECT sum(seq_scan)::bigint FROM pg_stat_user_tables WHERE relname ~ '^pending_'),
-                (SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE relname ~ '^pending_'),
+        "SELECT (SELECT sum(seq_scan)::bigint FROM pg_stat_user_tables WHERE relname ~ '^(pending|staged)_'),
+                (SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE relname ~ '^(pending|staged)_'),
                 (SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'pending_events')",
     )
     .fetch_one(admin)
@@ -113,8 +113,10 @@ const PUT: &str = "SELECT seqline.append('test.happened', '{}', 'test', 'any')";
 async fn first_and_later_cost(append: &str) -> (Reads, Reads) {
     let db = TestDb::new().await;
     let mut admin = db.connect(Role::Admin).await;
-    sqlx::query("VACUUM ANALYZE seqline.pending_events").execute(&mut admin).await.unwrap();
-    sqlx::query("VACUUM ANALYZE seqline.pending_transactions").execute(&mut admin).await.unwrap();
+    for table in ["pending_events", "pending_transactions", "staged_events", "staged_transactions"] {
+        let vacuum = format!("VACUUM ANALYZE seqline.{table}");
+        sqlx::query(AssertSqlSafe(vacuum)).execute(&mut admin).await.unwrap();
+    }
     let mut report = db.connect(Role::Reader).await;
     sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM seqline.event_log")
         .execute(&mut report)

@@ -37,11 +37,12 @@ pub(crate) async fn numbers(connection: &mut PgConnection) -> Vec<i64> {
 
 /// Nothing is left behind in the staging tables, whatever happened.
 pub(crate) async fn assert_nothing_staged(admin: &mut PgConnection) {
-    let staged: (i64, i64) = sqlx::query_as(
-        "SELECT (SELECT count(*) FROM seqline.pending_events), (SELECT count(*) FROM seqline.pending_transactions)",
+    let staged: (i64, i64, i64, i64) = sqlx::query_as(
+        "SELECT (SELECT count(*) FROM seqline.pending_events), (SELECT count(*) FROM seqline.pending_transactions),
+                (SELECT count(*) FROM seqline.staged_events), (SELECT count(*) FROM seqline.staged_transactions)",
     )
     .fetch_one(admin)
     .await
     .expect("the owner's tables can be read by a superuser");
-    assert_eq!(staged, (0, 0), "staged events and markers");
+    assert_eq!(staged, (0, 0, 0, 0), "pending events and transactions, staged events and transactions");
 }

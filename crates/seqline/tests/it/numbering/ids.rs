@@ -1,10 +1,12 @@
 //! A caller's id is in the log once, and a marker of another history is noticed.
 
-use seqline::{AppendError, CommitError, ErrorKind, NewEvent};
+use seqline::{AppendError, ErrorKind, NewEvent};
 use seqline_testkit::{Role, TestDb};
-use sqlx::PgPool;
+use sqlx::{PgPool, PgTransaction};
+use tokio::task::JoinHandle;
 use uuid::Uuid;
 
+use super::{backend_pid, until_blocked};
 use crate::support::{append, assert_nothing_staged, log};
 
 fn event_with(id: Uuid) -> NewEvent {
@@ -43,19 +45,49 @@ async fn an_id_that_is_in_the_log_is_refused_when_it_is_appended() {
     assert_dense(&db, &[id]).await;
 }
 
+/// An append on a task, which has to wait for another transaction and does.
+async fn waiting_append(db: &TestDb, ids: &[Uuid]) -> JoinHandle<Result<PgTransaction<'static>, AppendError>> {
+    let events: Vec<NewEvent> = ids.iter().copied().map(event_with).collect();
+    let mut tx = seqline::begin(&db.producer()).await.unwrap();
+    let pid = backend_pid(&mut tx).await;
+    let appending = tokio::spawn(async move { seqline::append(&mut tx, &events).await.map(|_| tx) });
+    until_blocked(&db.admin(), pid).await;
+    assert!(!appending.is_finished());
+    appending
+}
+
+fn assert_is_duplicate(error: &AppendError, id: Uuid) {
+    assert!(matches!(error, AppendError::DuplicateId { id: Some(named), .. } if *named == id), "{error:?}");
+    assert_eq!((error.had_no_effect(), error.is_retryable()), (true, false));
+}
+
 #[tokio::test]
-async fn an_id_that_came_in_between_append_and_commit_is_refused() {
+async fn an_id_of_an_open_transaction_is_waited_for_and_refused_when_that_commits() {
     let db = TestDb::new().await;
     let [first, id] = [Uuid::now_v7(), Uuid::now_v7()];
-    append_with(&db.producer(), &[first]).await;
     let mut tx = seqline::begin(&db.producer()).await.unwrap();
-    seqline::append(&mut tx, &[event_with(Uuid::now_v7()), event_with(id)]).await.unwrap();
-    append_with(&db.producer(), &[id]).await;
-    let error = seqline::commit(tx).await.unwrap_err();
-    assert_eq!(error.to_string(), format!("event id {id} is already in the log"));
-    assert!(matches!(error, CommitError::DuplicateId { id: Some(named), .. } if named == id));
-    assert_eq!((error.had_no_effect(), error.is_retryable()), (true, false));
+    seqline::append(&mut tx, &[event_with(first), event_with(id)]).await.unwrap();
+    let alone = waiting_append(&db, &[id]).await;
+    let in_a_batch = waiting_append(&db, &[Uuid::now_v7(), id]).await;
+    seqline::commit(tx).await.unwrap();
+    for waiting in [alone, in_a_batch] {
+        let error = waiting.await.unwrap().unwrap_err();
+        assert_eq!(error.to_string(), format!("event id {id} is already in the log"));
+        assert_is_duplicate(&error, id);
+    }
     assert_dense(&db, &[first, id]).await;
+}
+
+#[tokio::test]
+async fn an_id_of_an_open_transaction_is_waited_for_and_free_when_that_is_rolled_back() {
+    let db = TestDb::new().await;
+    let id = Uuid::now_v7();
+    let mut tx = seqline::begin(&db.producer()).await.unwrap();
+    seqline::append(&mut tx, &[event_with(id)]).await.unwrap();
+    let waiting = waiting_append(&db, &[id]).await;
+    tx.rollback().await.unwrap();
+    seqline::commit(waiting.await.unwrap().unwrap()).await.unwrap();
+    assert_dense(&db, &[id]).await;
 }
 
 #[tokio::test]
@@ -63,45 +95,85 @@ async fn an_id_that_came_in_between_two_appends_of_a_transaction_is_refused() {
     let db = TestDb::new().await;
     let [id, other] = [Uuid::now_v7(), Uuid::now_v7()];
     let mut tx = seqline::begin(&db.producer()).await.unwrap();
-    seqline::append(&mut tx, &[event_with(id)]).await.unwrap();
-    append_with(&db.producer(), &[id]).await;
-    // Looked up at a higher head than the first: the lower one counts.
+    // Looked up at a lower head than the second.
     seqline::append(&mut tx, &[event_with(other)]).await.unwrap();
-    let error = seqline::commit(tx).await.unwrap_err();
-    assert!(matches!(error, CommitError::DuplicateId { id: Some(named), .. } if named == id), "{error}");
+    append_with(&db.producer(), &[id]).await;
+    assert_is_duplicate(&seqline::append(&mut tx, &[event_with(id)]).await.unwrap_err(), id);
+    drop(tx);
     assert_dense(&db, &[id]).await;
 }
 
 #[tokio::test]
-async fn an_id_twice_in_one_transaction_is_refused() {
+async fn an_id_that_was_appended_is_the_transactions_own_whatever_it_and_others_do_until_commit() {
+    let db = TestDb::new().await;
+    let [id, other] = [Uuid::now_v7(), Uuid::now_v7()];
+    let mut tx = seqline::begin(&db.producer()).await.unwrap();
+    seqline::append(&mut tx, &[event_with(id)]).await.unwrap();
+    let waiting = waiting_append(&db, &[id]).await;
+    // Its second look finds a higher head than the first.
+    let between = append(&db.producer(), [1]).await[0];
+    seqline::append(&mut tx, &[event_with(other)]).await.unwrap();
+    seqline::commit(tx).await.unwrap();
+    assert_is_duplicate(&waiting.await.unwrap().unwrap_err(), id);
+    assert_dense(&db, &[between, id, other]).await;
+}
+
+#[tokio::test]
+async fn an_id_twice_in_one_transaction_is_refused_at_the_append() {
     let db = TestDb::new().await;
     let id = Uuid::now_v7();
-    for calls in [
-        vec![vec![id, id]],
-        vec![vec![id], vec![id]],
-        vec![vec![id, Uuid::now_v7()], vec![Uuid::now_v7(), id]],
+    for (before, refused) in [
+        (None, vec![id, id]),
+        (Some(vec![id]), vec![id]),
+        (Some(vec![id, Uuid::now_v7()]), vec![Uuid::now_v7(), id]),
     ] {
+        let events = |ids: Vec<Uuid>| -> Vec<NewEvent> { ids.into_iter().map(event_with).collect() };
         let mut tx = seqline::begin(&db.producer()).await.unwrap();
-        for ids in calls {
-            let events: Vec<NewEvent> = ids.into_iter().map(event_with).collect();
-            seqline::append(&mut tx, &events).await.unwrap();
+        if let Some(ids) = before {
+            seqline::append(&mut tx, &events(ids)).await.unwrap();
         }
-        let error = seqline::commit(tx).await.unwrap_err();
-        assert!(matches!(error, CommitError::DuplicateId { id: Some(named), .. } if named == id), "{error}");
+        let error = seqline::append(&mut tx, &events(refused)).await.unwrap_err();
+        assert_is_duplicate(&error, id);
         assert!(error.to_string().contains(&id.to_string()));
     }
     assert_dense(&db, &[]).await;
 }
 
 #[tokio::test]
-async fn an_id_whose_transaction_was_rolled_back_may_be_used() {
+async fn two_transactions_that_want_each_others_ids_do_not_wait_for_ever() {
     let db = TestDb::new().await;
-    let id = Uuid::now_v7();
+    let [one, two] = [Uuid::now_v7(), Uuid::now_v7()];
+    let mut tx = seqline::begin(&db.producer()).await.unwrap();
+    seqline::append(&mut tx, &[event_with(one)]).await.unwrap();
+    let waiting = waiting_append(&db, &[two, one]).await;
+    let mine = seqline::append(&mut tx, &[event_with(two)]).await.map(|_| tx);
+    // PostgreSQL ends one of the two, as it does with rows that are locked in opposite order.
+    let (loser, winner, logged) = match (mine, waiting) {
+        (Err(loser), waiting) => (loser, waiting.await.unwrap().unwrap(), [two, one]),
+        (Ok(winner), waiting) => (waiting.await.unwrap().unwrap_err(), winner, [one, two]),
+    };
+    let AppendError::Database(error) = &loser else { panic!("{loser:?}") };
+    assert_eq!((error.sqlstate(), loser.is_retryable(), loser.had_no_effect()), (Some("40P01"), true, true));
+    seqline::commit(winner).await.unwrap();
+    assert_dense(&db, &logged).await;
+}
+
+#[tokio::test]
+async fn an_id_whose_append_was_rolled_back_may_be_used() {
+    let db = TestDb::new().await;
+    let [id, again] = [Uuid::now_v7(), Uuid::now_v7()];
     let mut tx = seqline::begin(&db.producer()).await.unwrap();
     seqline::append(&mut tx, &[event_with(id)]).await.unwrap();
     tx.rollback().await.unwrap();
     append_with(&db.producer(), &[id]).await;
-    assert_dense(&db, &[id]).await;
+
+    let mut tx = seqline::begin(&db.producer()).await.unwrap();
+    sqlx::raw_sql("SAVEPOINT s").execute(&mut *tx).await.unwrap();
+    seqline::append(&mut tx, &[event_with(again)]).await.unwrap();
+    sqlx::raw_sql("ROLLBACK TO s").execute(&mut *tx).await.unwrap();
+    seqline::append(&mut tx, &[event_with(again)]).await.unwrap();
+    seqline::commit(tx).await.unwrap();
+    assert_dense(&db, &[id, again]).await;
 }
 
 #[tokio::test]
