@@ -3,13 +3,15 @@
 //! The first test that asks pays for one migration; every further database is a copy of it. Databases rather
 //! than schemas, because notifications and advisory locks are per database.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
+use seqline::settings::{Sequencing, set_sequencing};
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection};
 use uuid::Uuid;
 
+use crate::sequencing::{self, Sequenced};
 use crate::server::{TestServer, must};
 
 /// The migrated database that others are copies of.
@@ -33,10 +35,13 @@ pub enum Role {
     Consumer,
     /// A login without any right.
     Nobody,
+    /// A member of `seqline_app`: the [sequencer](crate::sequencing) of a database, so that nobody takes it for the application.
+    Sequencer,
 }
 
 /// All roles but the superuser.
-const LOGINS: [Role; 5] = [Role::App, Role::Producer, Role::Reader, Role::Consumer, Role::Nobody];
+const LOGINS: [Role; 6] =
+    [Role::App, Role::Producer, Role::Reader, Role::Consumer, Role::Nobody, Role::Sequencer];
 
 impl Role {
     /// The name it logs in with.
@@ -48,13 +53,14 @@ impl Role {
             Role::Reader => "seqline_test_reader",
             Role::Consumer => "seqline_test_consumer",
             Role::Nobody => "seqline_test_none",
+            Role::Sequencer => "seqline_test_sequencer",
         }
     }
 
     /// The role of the product it is a member of.
     fn group(self) -> Option<&'static str> {
         match self {
-            Role::App => Some("seqline_app"),
+            Role::App | Role::Sequencer => Some("seqline_app"),
             Role::Producer => Some("seqline_producer"),
             Role::Reader => Some("seqline_reader"),
             Role::Consumer => Some("seqline_consumer"),
@@ -71,11 +77,12 @@ pub struct TestDb {
     admin_url: String,
     port: u16,
     login_password: String,
-    pools: [OnceLock<PgPool>; 6],
+    pools: [OnceLock<PgPool>; 7],
+    sequenced: Option<Arc<Sequenced>>,
 }
 
 impl TestDb {
-    /// A migrated database on the shared server.
+    /// A migrated database on the shared server. It numbers events as the [environment](crate::sequencing) says.
     ///
     /// # Panics
     ///
@@ -84,22 +91,44 @@ impl TestDb {
         TestDb::on(TestServer::shared().await).await
     }
 
+    /// As [`new`](Self::new), but it numbers inside COMMIT whatever the environment says: for tests of just that, and for those that
+    /// change how it numbers, or run sequencers themselves.
+    pub async fn at_commit() -> TestDb {
+        TestDb::numbering(TestServer::shared().await, Sequencing::AtCommit).await
+    }
+
+    /// As [`new`](Self::new), but it numbers after commit whatever the environment says.
+    pub async fn after_commit() -> TestDb {
+        TestDb::numbering(TestServer::shared().await, Sequencing::AfterCommit).await
+    }
+
     /// A database without the product on the shared server, to test the migration itself.
     pub async fn empty() -> TestDb {
         TestDb::empty_on(TestServer::shared().await).await
     }
 
-    /// A migrated database on a server of one's own.
+    /// A migrated database on a server of one's own. It numbers events as the [environment](crate::sequencing) says.
     pub async fn on(server: &TestServer) -> TestDb {
+        TestDb::numbering(server, sequencing::chosen()).await
+    }
+
+    /// A migrated database on a server of one's own that numbers events in this way.
+    pub async fn numbering(server: &TestServer, sequencing: Sequencing) -> TestDb {
         must(async {
             prepare_logins(server).await?;
             server.template.get_or_try_init(|| make_template(server)).await?;
-            let db = TestDb::named(server);
+            let mut db = TestDb::named(server);
             let alone = server.copying.lock().await;
             let strategy = server.copy_strategy;
             create(server, &format!("CREATE DATABASE {} TEMPLATE {TEMPLATE} {strategy}", db.name)).await?;
             drop(alone);
-            make_log_its_own(&mut server.connect_as_admin(&db.name).await?).await?;
+            let mut connection = server.connect_as_admin(&db.name).await?;
+            make_log_its_own(&mut connection).await?;
+            if sequencing == Sequencing::AfterCommit {
+                set_sequencing(&mut connection, sequencing, None).await.context("number after commit")?;
+                let (admin, sequencer) = (db.options(Role::Admin), db.options(Role::Sequencer));
+                db.sequenced = Some(Sequenced::start(&db.name, admin, sequencer));
+            }
             Ok(db)
         })
         .await
@@ -198,6 +227,18 @@ impl TestDb {
         .await
     }
 
+    /// Waits until everything that has been committed is in the log, and listeners were told of it. Returns at once where events are
+    /// numbered inside COMMIT.
+    ///
+    /// # Panics
+    ///
+    /// If that takes too long.
+    pub async fn settled(&self) {
+        if let Some(sequenced) = &self.sequenced {
+            sequenced.settled().await;
+        }
+    }
+
     /// Makes the logins members of the product's roles. Only for a database that a test migrated by itself;
     /// membership holds on the whole server.
     ///
@@ -216,6 +257,7 @@ impl TestDb {
             port: server.postgres().port(),
             login_password: server.login_password.clone(),
             pools: Default::default(),
+            sequenced: None,
             name,
         }
     }

@@ -19,6 +19,7 @@
 //! | module | for |
 //! |---|---|
 //! | [`db`] | a database of one's own, and logins with no more rights than the product needs |
+//! | [`sequencing`] | the same tests with events numbered inside COMMIT and after it |
 //! | [`server`] | a server of one's own: to kill it, or to measure with production durability |
 //! | [`proxy`] | a network that is slow, cut, or silent |
 //! | [`history`] | record what writers did |
@@ -39,6 +40,7 @@
 //! no other use for it.
 
 pub mod db;
+pub mod sequencing;
 pub mod server;
 
 pub mod proxy;
@@ -57,5 +59,6 @@ pub use db::{Role, TestDb};
 pub use drain::drain;
 pub use history::{Attempt, History, Outcome, Record};
 pub use proxy::FaultProxy;
+pub use sequencing::{settled, settled_behind};
 pub use server::TestServer;
 pub use wait::eventually;

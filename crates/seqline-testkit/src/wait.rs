@@ -35,7 +35,7 @@ pub fn eventually(
     async move {
         let looking = async {
             while !condition().await {
-                pause().await;
+                pause(PAUSE).await;
             }
         };
         if tokio::time::timeout(deadline, looking).await.is_err() {
@@ -45,8 +45,8 @@ pub fn eventually(
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place where tests let time pass")]
-async fn pause() {
-    tokio::time::sleep(PAUSE).await;
+pub(crate) async fn pause(duration: Duration) {
+    tokio::time::sleep(duration).await;
 }
 
 #[cfg(test)]

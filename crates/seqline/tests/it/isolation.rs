@@ -28,7 +28,7 @@ async fn assert_refused(level: &str, begin: &[&'static str], append: &'static st
 
 #[tokio::test]
 async fn a_stricter_level_is_refused_at_the_append() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     for append in [PUT, PUT_BATCH] {
         assert_refused("repeatable read", &["BEGIN ISOLATION LEVEL REPEATABLE READ"], append, &db).await;
         assert_refused("serializable", &["BEGIN ISOLATION LEVEL SERIALIZABLE"], append, &db).await;
@@ -38,11 +38,70 @@ async fn a_stricter_level_is_refused_at_the_append() {
 
 #[tokio::test]
 async fn a_stricter_level_by_default_is_refused_too() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let serializable = ["SET default_transaction_isolation = serializable", "BEGIN"];
     assert_refused("serializable", &serializable, PUT, &db).await;
     assert_refused("repeatable read", &["SET default_transaction_isolation = 'repeatable read'"], PUT, &db)
         .await;
+}
+
+#[tokio::test]
+async fn any_level_will_do_where_events_are_numbered_after_commit() {
+    let db = TestDb::after_commit().await;
+    let mut producer = db.connect(Role::Producer).await;
+    for (level, append) in [("REPEATABLE READ", PUT), ("SERIALIZABLE", PUT_BATCH)] {
+        let script = format!("BEGIN ISOLATION LEVEL {level}; SELECT 1; {PUT}; {append}; COMMIT");
+        sqlx::raw_sql(AssertSqlSafe(script)).execute(&mut producer).await.unwrap();
+    }
+    assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, [1; 4]);
+    assert_nothing_staged(&mut db.connect(Role::Admin).await).await;
+}
+
+/// With an older snapshot it could not be seen whether the id is in the log.
+#[tokio::test]
+async fn an_id_of_the_callers_own_needs_read_committed_in_both_ways_to_number() {
+    let append = format!("{}, id => gen_random_uuid())", PUT.trim_end_matches(')'));
+    let batch = PUT_BATCH.replace("[{", "[{\"id\": \"01980000-0000-7000-8000-000000000001\", ");
+    let at_commit = "append needs isolation level read committed, this transaction is serializable";
+    let after_commit =
+        "an id of the caller's own needs isolation level read committed, this transaction is serializable";
+    for (db, message) in
+        [(TestDb::at_commit().await, at_commit), (TestDb::after_commit().await, after_commit)]
+    {
+        for append in [&append, &batch] {
+            let mut producer = db.connect(Role::Producer).await;
+            sqlx::raw_sql("BEGIN ISOLATION LEVEL SERIALIZABLE").execute(&mut producer).await.unwrap();
+            let error =
+                sqlx::raw_sql(AssertSqlSafe(append.as_str())).execute(&mut producer).await.unwrap_err();
+            let pg: &sqlx::postgres::PgDatabaseError = error.as_database_error().unwrap().downcast_ref();
+            assert_eq!((pg.code(), pg.message()), ("0A000", message), "{append}");
+            let error = AppendError::from(error);
+            assert!(matches!(error, AppendError::Isolation { .. }), "{error:?}");
+            assert_eq!(error.to_string(), message);
+        }
+        let mut producer = db.connect(Role::Producer).await;
+        for append in [&append, &batch] {
+            let script = format!("BEGIN ISOLATION LEVEL READ COMMITTED; {append}; COMMIT");
+            sqlx::raw_sql(AssertSqlSafe(script)).execute(&mut producer).await.unwrap();
+        }
+        assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, [1, 1]);
+    }
+}
+
+#[tokio::test]
+async fn a_prepared_transaction_gets_its_numbers_when_it_is_committed_where_that_comes_after_commit() {
+    let db = TestDb::after_commit().await;
+    let mut producer = db.connect(Role::Producer).await;
+    let name = db.name();
+    for (n, end) in [(0, "ROLLBACK PREPARED"), (1, "COMMIT PREPARED")] {
+        let script = format!("BEGIN; {PUT}; PREPARE TRANSACTION '{name}'");
+        sqlx::raw_sql(AssertSqlSafe(script)).execute(&mut producer).await.unwrap();
+        append(&db.producer(), [2 + n]).await;
+        let end = format!("{end} '{name}'");
+        sqlx::raw_sql(AssertSqlSafe(end)).execute(&mut producer).await.unwrap();
+    }
+    assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, [2, 3, 1]);
+    assert_nothing_staged(&mut db.connect(Role::Admin).await).await;
 }
 
 /// A pool whose sessions have this setting.
@@ -52,7 +111,7 @@ fn pool_with(db: &TestDb, setting: (&str, &str)) -> PgPool {
 
 #[tokio::test]
 async fn the_library_names_the_refusal_of_a_level() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let pool = pool_with(&db, ("default_transaction_isolation", "serializable"));
     let mut tx = seqline::begin(&pool).await.unwrap();
     let error = seqline::append(&mut tx, &[event(1)]).await.unwrap_err();
@@ -109,7 +168,7 @@ async fn assert_nothing_prepared(db: &TestDb) {
 
 #[tokio::test]
 async fn a_prepared_transaction_cannot_take_the_numbering_lock_with_it() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut producer = db.connect(Role::Producer).await;
     sqlx::raw_sql(AssertSqlSafe(format!("BEGIN; {PUT}"))).execute(&mut producer).await.unwrap();
     let name = format!("PREPARE TRANSACTION '{}'", db.name());
@@ -123,7 +182,7 @@ async fn a_prepared_transaction_cannot_take_the_numbering_lock_with_it() {
 
 #[tokio::test]
 async fn immediate_constraints_do_not_let_a_transaction_be_prepared() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut producer = db.connect(Role::Producer).await;
     let script = format!("BEGIN; {PUT}; SET CONSTRAINTS ALL IMMEDIATE; PREPARE TRANSACTION '{}'", db.name());
     sqlx::raw_sql(AssertSqlSafe(script)).execute(&mut producer).await.unwrap_err();

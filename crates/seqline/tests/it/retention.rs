@@ -58,6 +58,7 @@ async fn leave(mut reader: PgConnection) {
 }
 
 async fn ends(db: &TestDb) -> (i64, i64) {
+    db.settled().await;
     let mut reader = db.connect(Role::Reader).await;
     (read::min_retained(&mut reader).await.unwrap(), read::head(&mut reader).await.unwrap())
 }
@@ -115,6 +116,7 @@ async fn a_later_partition_that_expires_first_waits_for_the_earlier_one() {
     hand.advance(config().retention);
     append(&db.app(), 1..=2).await;
     seqline::commit(early).await.unwrap();
+    db.settled().await;
     append(&db.app(), [5]).await;
     assert_eq!(maintenance.run().await.unwrap().dropped, 0);
     assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, [1, 2, 3, 4, 5]);

@@ -111,7 +111,7 @@ const PUT: &str = "SELECT seqline.append('test.happened', '{}', 'test', 'any')";
 /// In a database whose staging tables are empty and vacuumed, with a snapshot held that keeps every dead row there is:
 /// what the first appends cost, and what they cost when many dead rows have piled up.
 async fn first_and_later_cost(append: &str) -> (Reads, Reads) {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut admin = db.connect(Role::Admin).await;
     for table in ["pending_events", "pending_transactions", "staged_events", "staged_transactions"] {
         let vacuum = format!("VACUUM ANALYZE seqline.{table}");
@@ -246,8 +246,7 @@ async fn assert_locks_a_handful(what: &str, locks: i64) {
 }
 
 /// In the middle of 300 partitions: most of them are behind the head.
-async fn full_log() -> TestDb {
-    let db = TestDb::new().await;
+async fn full_log(db: TestDb) -> TestDb {
     with_300_partitions(&db).await;
     append(&db.producer(), 1..=2_995).await;
     // What maintenance does every few minutes.
@@ -257,13 +256,13 @@ async fn full_log() -> TestDb {
 
 #[tokio::test]
 async fn numbering_locks_a_handful_of_relations_with_300_partitions_behind() {
-    let db = full_log().await;
+    let db = full_log(TestDb::at_commit().await).await;
     assert_locks_a_handful("numbering", locks_of_numbering(&db).await).await;
 }
 
 #[tokio::test]
 async fn numbering_locks_a_handful_of_relations_with_300_partitions_ahead() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     with_300_partitions(&db).await;
     append(&db.producer(), 1..=5).await;
     assert_locks_a_handful("numbering", locks_of_numbering(&db).await).await;
@@ -291,7 +290,7 @@ async fn assert_reads_lock_a_handful(db: &TestDb) {
 
 #[tokio::test]
 async fn reading_locks_a_handful_of_relations_with_300_partitions_behind() {
-    assert_reads_lock_a_handful(&full_log().await).await;
+    assert_reads_lock_a_handful(&full_log(TestDb::new().await).await).await;
 }
 
 #[tokio::test]
@@ -325,7 +324,7 @@ async fn an_open_page_in_each_of_150_transactions_leaves_room_in_the_lock_table(
 
 #[tokio::test]
 async fn an_id_of_the_callers_choice_locks_a_handful_of_relations_with_300_partitions() {
-    let db = full_log().await;
+    let db = full_log(TestDb::new().await).await;
     let mut producer = db.connect(Role::Producer).await;
     sqlx::raw_sql("BEGIN").execute(&mut producer).await.unwrap();
     sqlx::raw_sql("SELECT seqline.append('test.happened', '{}', 'test', 'any', id => gen_random_uuid())")

@@ -1,6 +1,7 @@
 //! What the tests of the log share.
 
 use seqline::{NewEvent, Payload};
+use seqline_testkit::{Role, TestDb, settled, settled_behind};
 use sqlx::{PgConnection, PgPool};
 use uuid::Uuid;
 
@@ -10,33 +11,43 @@ pub(crate) fn event(n: i64) -> NewEvent {
     NewEvent::builder("test.happened", "test", "any").payload(payload).build().expect("the event is valid")
 }
 
-/// Appends events with these payload numbers in one transaction and returns their ids.
+/// Appends events with these payload numbers in one transaction and returns their ids. When it does they are in the log.
 pub(crate) async fn append(pool: &PgPool, numbers: impl IntoIterator<Item = i64>) -> Vec<Uuid> {
     let events: Vec<NewEvent> = numbers.into_iter().map(event).collect();
     let mut tx = seqline::begin(pool).await.expect("a transaction begins");
     let ids = seqline::append(&mut tx, &events).await.expect("the events are appended");
     seqline::commit(tx).await.expect("the transaction commits");
+    settled(pool).await;
     ids
 }
 
-/// Every number of the log with the id of its event, in order.
+/// The last number of the log, once everything that was committed has one.
+pub(crate) async fn head(db: &TestDb) -> i64 {
+    db.settled().await;
+    seqline::read::head(&mut db.connect(Role::Reader).await).await.expect("the head can be read")
+}
+
+/// Every number of the log with the id of its event, in order, once everything that was committed has one.
 pub(crate) async fn log(connection: &mut PgConnection) -> Vec<(i64, Uuid)> {
+    settled_behind(connection).await;
     sqlx::query_as("SELECT seq, id FROM seqline.event_log ORDER BY seq")
         .fetch_all(connection)
         .await
         .expect("the log can be read")
 }
 
-/// The payload numbers in the order of the log.
+/// The payload numbers in the order of the log, once everything that was committed is in it.
 pub(crate) async fn numbers(connection: &mut PgConnection) -> Vec<i64> {
+    settled_behind(connection).await;
     sqlx::query_scalar("SELECT (payload ->> 'n')::bigint FROM seqline.event_log ORDER BY seq")
         .fetch_all(connection)
         .await
         .expect("the log can be read")
 }
 
-/// Nothing is left behind in the staging tables, whatever happened.
+/// Nothing is left behind in the staging tables, whatever happened, once everything that was committed is in the log.
 pub(crate) async fn assert_nothing_staged(admin: &mut PgConnection) {
+    settled_behind(admin).await;
     let staged: (i64, i64, i64, i64) = sqlx::query_as(
         "SELECT (SELECT count(*) FROM seqline.pending_events), (SELECT count(*) FROM seqline.pending_transactions),
                 (SELECT count(*) FROM seqline.staged_events), (SELECT count(*) FROM seqline.staged_transactions)",

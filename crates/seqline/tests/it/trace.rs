@@ -5,7 +5,7 @@ mod spans {
     use opentelemetry::trace::{TraceContextExt, TracerProvider};
     use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
     use seqline::NewEvent;
-    use seqline_testkit::{Role, TestDb};
+    use seqline_testkit::{Role, TestDb, settled};
     use sqlx::PgPool;
     use tracing::{Instrument, Span};
     use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -35,6 +35,7 @@ mod spans {
         let mut tx = seqline::begin(pool).await.unwrap();
         seqline::append(&mut tx, events).await.unwrap();
         seqline::commit(tx).await.unwrap();
+        settled(pool).await;
     }
 
     /// Correlation id and trace context of each event.

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::numbering::create_late_refusal;
-use crate::support::{assert_nothing_staged, event, log};
+use crate::support::{assert_nothing_staged, event, head, log};
 
 const WRITERS: u64 = 32;
 
@@ -29,6 +29,15 @@ enum Failed {
     RolledBack,
     /// The connection broke during COMMIT.
     Unknown,
+    /// It committed, and the connection broke before that was durable.
+    NotKnownDurable,
+}
+
+/// Whether the server is killed, which takes back what was not durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Server {
+    Stays,
+    IsKilled,
 }
 
 /// One random transaction: `ids` are those that it will have in the log if it commits.
@@ -44,6 +53,7 @@ async fn transaction(pool: &PgPool, random: &mut fastrand::Rng, ids: &mut Vec<Uu
     match seqline::commit(tx).await {
         Ok(()) => Ok(()),
         Err(CommitError::Unknown(_)) => Err(Failed::Unknown),
+        Err(CommitError::NotKnownDurable(_)) => Err(Failed::NotKnownDurable),
         Err(CommitError::NumberingLock { .. }) => Err(Failed::RolledBack),
         // The refusal that the writer itself has ordered, or a connection lost before COMMIT was sent.
         Err(CommitError::Database(error))
@@ -110,7 +120,7 @@ async fn savepoint(
 }
 
 /// Writers that go on until they are told to stop.
-async fn write(pool: PgPool, history: History, seed: u64, stop: Arc<AtomicBool>) {
+async fn write(pool: PgPool, history: History, seed: u64, server: Server, stop: Arc<AtomicBool>) {
     join_all((0..WRITERS).map(|writer| {
         let (pool, history, stop) = (pool.clone(), history.clone(), stop.clone());
         let mut random = fastrand::Rng::with_seed(seed.wrapping_add(writer));
@@ -120,8 +130,9 @@ async fn write(pool: PgPool, history: History, seed: u64, stop: Arc<AtomicBool>)
                 let mut ids = Vec::new();
                 match transaction(&pool, &mut random, &mut ids).await {
                     Ok(()) => attempt.committed(ids),
+                    Err(Failed::NotKnownDurable) if server == Server::Stays => attempt.committed(ids),
                     Err(Failed::RolledBack) => attempt.rolled_back(ids),
-                    Err(Failed::Unknown) => attempt.unknown(ids),
+                    Err(Failed::Unknown | Failed::NotKnownDurable) => attempt.unknown(ids),
                 }
             }
         }
@@ -185,15 +196,15 @@ struct Run {
 }
 
 impl Run {
-    async fn start(db: TestDb, seed: u64) -> Self {
-        create_late_refusal(&db.app()).await;
+    async fn start(db: TestDb, seed: u64, server: Server) -> Self {
+        create_late_refusal(&db).await;
         let observer = Observer::start(&db).await;
         let pool = PgPoolOptions::new()
             .max_connections(32)
             .acquire_timeout(DEADLINE)
             .connect_lazy_with(db.options(Role::App).application_name("writer"));
         let (history, stop) = (History::new(), Arc::new(AtomicBool::new(false)));
-        let writers = tokio::spawn(write(pool, history.clone(), seed, stop.clone()));
+        let writers = tokio::spawn(write(pool, history.clone(), seed, server, stop.clone()));
         Self { db, history, observer, stop, writers }
     }
 
@@ -236,7 +247,7 @@ impl Run {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_many_writers_commit_is_in_the_log_once_in_order_and_nothing_else() {
     let seed = fastrand::u64(..);
-    let run = Run::start(TestDb::new().await, seed).await;
+    let run = Run::start(TestDb::new().await, seed, Server::Stays).await;
     run.until_seen(2_000).await;
     let summary = run.finish(seed).await;
     assert!(
@@ -248,7 +259,7 @@ async fn what_many_writers_commit_is_in_the_log_once_in_order_and_nothing_else()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn terminated_writers_leave_neither_holes_nor_ghosts() {
     let seed = fastrand::u64(..);
-    let run = Run::start(TestDb::new().await, seed).await;
+    let run = Run::start(TestDb::new().await, seed, Server::Stays).await;
     let admin = run.db.admin();
     let mut terminated = 0_i64;
     for _ in 0..40 {
@@ -273,7 +284,7 @@ async fn terminated_writers_leave_neither_holes_nor_ghosts() {
 async fn a_killed_server_comes_back_with_everything_acknowledged_and_no_hole() {
     let seed = fastrand::u64(..);
     let mut server = TestServer::durable().await;
-    let run = Run::start(TestDb::on(&server).await, seed).await;
+    let run = Run::start(TestDb::on(&server).await, seed, Server::IsKilled).await;
     for _ in 0..3 {
         let seen = *run.observer.position.borrow();
         run.until_seen(seen + 300).await;
@@ -299,5 +310,5 @@ async fn a_killed_server_forgets_what_was_staged() {
     assert_nothing_staged(&mut admin).await;
     let put = "SELECT seqline.append('test.happened', '{}', 'test', 'any')";
     sqlx::raw_sql(AssertSqlSafe(put)).execute(&mut admin).await.unwrap();
-    assert_eq!(seqline::read::head(&mut admin).await.unwrap(), 1);
+    assert_eq!(head(&db).await, 1);
 }

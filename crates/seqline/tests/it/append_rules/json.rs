@@ -109,6 +109,7 @@ async fn of_duplicate_keys_the_last_one_counts() {
         let id = append_sql(&mut producer, &draft).await;
         assert_eq!(id.is_ok(), stored.is_some(), "{payload}");
         let (Ok(id), Some(stored)) = (id, stored) else { continue };
+        db.settled().await;
         let found: String = sqlx::query_scalar("SELECT payload::text FROM seqline.event_log WHERE id = $1")
             .bind(id)
             .fetch_one(&db.reader())

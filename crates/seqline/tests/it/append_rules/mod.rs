@@ -209,6 +209,6 @@ async fn assert_accepted(drafts: Vec<Draft>) {
 
 async fn assert_nothing_appended(db: &TestDb) {
     let mut admin = db.connect(Role::Admin).await;
-    assert_eq!(seqline::read::head(&mut admin).await.unwrap(), 0);
     assert_nothing_staged(&mut admin).await;
+    assert_eq!(seqline::read::head(&mut admin).await.unwrap(), 0);
 }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use seqline::{NewEvent, StoredEvent};
-use seqline_testkit::{Role, TestDb};
+use seqline_testkit::{Role, TestDb, settled_behind};
 use serde_json::{Value, json};
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::{Draft, append_batch_sql, append_sql};
 
 async fn events(reader: &mut PgConnection) -> Vec<StoredEvent> {
+    settled_behind(reader).await;
     seqline::read::events_after(reader, 0, 10_000).await.unwrap()
 }
 
@@ -82,6 +83,7 @@ async fn every_member_is_stored_as_given() {
     append_sql(&mut producer, &draft).await.unwrap();
     let other = draft.clone().with("id", Uuid::now_v7().to_string());
     append_batch_sql(&mut producer, &format!("[{}]", other.element())).await.unwrap();
+    db.settled().await;
     let stored: Vec<Value> = sqlx::query_scalar(
         "SELECT to_jsonb(e) - ARRAY['seq', 'occurred_at', 'permission_version', 'redacted_at', 'correlation_id',
             'trace_context'] FROM seqline.event_log e ORDER BY seq",

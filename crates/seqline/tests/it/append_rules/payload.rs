@@ -124,6 +124,7 @@ async fn a_payload_of_the_maximum_as_stored_is_accepted() {
     let draft = Draft::valid().payload(stored_bytes(100).as_json());
     append_sql(&mut producer, &draft).await.unwrap();
     append_second_of_a_batch(&mut producer, &draft).await.unwrap();
+    db.settled().await;
     let stored: Vec<i32> =
         sqlx::query_scalar("SELECT DISTINCT octet_length(payload::text) FROM seqline.event_log ORDER BY 1")
             .fetch_all(&db.reader())
@@ -192,7 +193,7 @@ async fn json_that_postgresql_refuses_keeps_its_message() {
 
 #[tokio::test]
 async fn an_error_at_commit_never_quotes_a_payload() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     sqlx::query("ALTER TABLE seqline.event_log ADD CONSTRAINT no_cards CHECK (NOT payload ? 'card')")
         .execute(&db.admin())
         .await

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use seqline::{NewEvent, Payload, Rule};
-use seqline_testkit::TestDb;
+use seqline_testkit::{TestDb, settled};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -51,6 +51,7 @@ async fn every_real_payload_is_accepted_as_it_is_or_without_its_nulls() {
         let mut tx = seqline::begin(&app).await.unwrap();
         let ids = seqline::append(&mut tx, &[event]).await.unwrap();
         seqline::commit(tx).await.unwrap();
+        settled(&app).await;
         let kept: bool = sqlx::query_scalar(
             "SELECT payload = seqline.without_nulls($2::jsonb) FROM seqline.event_log WHERE id = $1",
         )

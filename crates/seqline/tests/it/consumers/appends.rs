@@ -98,6 +98,7 @@ async fn an_append_of_somebody_else_meanwhile_is_none() {
     let (result, ()) = tokio::join!(bench.round(), opening);
     assert_eq!(result.unwrap().processed, 1);
     seqline::commit(staged).await.unwrap();
+    bench.db.settled().await;
     bench.processes(1).await;
     bench.assert_handled(2).await;
 }

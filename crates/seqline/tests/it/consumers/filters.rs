@@ -20,6 +20,7 @@ async fn append_as(db: &TestDb, events: &[(&str, &str, &str, &str)]) {
     let mut tx = seqline::begin(&db.producer()).await.unwrap();
     seqline::append(&mut tx, &built).await.unwrap();
     seqline::commit(tx).await.unwrap();
+    db.settled().await;
 }
 
 fn filtered(filter: Filter) -> Consumer {

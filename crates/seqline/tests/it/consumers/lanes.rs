@@ -149,6 +149,7 @@ async fn events_are_divided_by_the_key_that_was_chosen_and_those_without_one_are
         let mut tx = seqline::begin(&bench.db.producer()).await.unwrap();
         seqline::append(&mut tx, &built).await.unwrap();
         seqline::commit(tx).await.unwrap();
+        bench.db.settled().await;
         drains(&bench).await;
         let mut found = handled(&bench.db).await;
         found.sort_unstable();

@@ -56,7 +56,7 @@ use tracing::field::{Field, Visit};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-use crate::support::append;
+use crate::support::{append, head};
 use crate::tail::{advance_until, hands_out_fresh_connections, insert_as_owner, manual, proxy_for, through};
 
 /// How long anything may take that should happen at once.
@@ -508,7 +508,7 @@ impl<'a> Witness<'a> {
     async fn sees_an_event(&self) {
         for _ in 0..2 {
             append(&self.db.producer(), [0]).await;
-            let head = seqline::read::head(&mut self.db.connect(Role::Reader).await).await.expect("the head");
+            let head = head(self.db).await;
             eventually(DEADLINE, "the witness", async || cursor(self.db, "witness").await >= head).await;
         }
     }

@@ -23,6 +23,7 @@ pub(crate) async fn append_about(db: &TestDb, resources: &[&str]) {
     let mut tx = seqline::begin(&db.producer()).await.unwrap();
     seqline::append(&mut tx, &events).await.unwrap();
     seqline::commit(tx).await.unwrap();
+    db.settled().await;
 }
 
 fn park(after_attempts: u32) -> FailurePolicy {

@@ -18,6 +18,7 @@ async fn append_about(db: &TestDb, resources: &[&str]) {
     let mut tx = seqline::begin(&db.producer()).await.expect("a transaction begins");
     seqline::append(&mut tx, &events).await.expect("the events are appended");
     seqline::commit(tx).await.expect("the transaction commits");
+    db.settled().await;
 }
 
 /// A consumer that parks what it cannot handle after so many attempts.

@@ -3,7 +3,7 @@
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::support::event;
+use crate::support::{event, head};
 
 /// No poll during the test.
 fn without_polls() -> ConsumerConfig {
@@ -212,7 +212,7 @@ async fn terminating_the_waking_backend_while_writers_run_loses_nothing() {
     }
     done.cancel();
     writers.join_all().await;
-    let head = seqline::read::head(&mut db.connect(Role::Reader).await).await.unwrap();
+    let head = head(&db).await;
     reaches(&db, PROBE, head).await;
     assert_eq!(effects(&db).await, twice(1..=head));
     running.stops().await;

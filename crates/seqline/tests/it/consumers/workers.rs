@@ -5,10 +5,6 @@ use tokio::task::JoinSet;
 use super::wakes::write_until;
 use super::*;
 
-async fn head(db: &TestDb) -> i64 {
-    seqline::read::head(&mut db.connect(Role::Reader).await).await.unwrap()
-}
-
 /// Exactly two effects for each number and nothing else, and all of them.
 async fn assert_exactly_once(db: &TestDb) {
     let head = head(db).await;

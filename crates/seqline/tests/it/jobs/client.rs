@@ -112,6 +112,7 @@ async fn what_is_said_about_the_event_is_added_to_the_metadata_of_the_caller() {
     .execute(&bench.db.producer())
     .await
     .unwrap();
+    bench.db.settled().await;
     bench.processes(1).await;
     let (metadata, tags): (Value, Vec<String>) =
         sqlx::query_as("SELECT metadata - 'seqline:event_id', tags FROM queue.river_job")
@@ -249,6 +250,7 @@ async fn the_row_is_the_one_that_the_sink_writes() {
     let caused = "SELECT seqline.append('test.happened', '{}', 'test', 'any',
         traceparent => '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00')";
     sqlx::raw_sql(caused).execute(&db.producer()).await.unwrap();
+    db.settled().await;
     let event =
         seqline::read::events_after(&mut db.connect(Role::Reader).await, 0, 1).await.unwrap().remove(0);
     let mut tx = seqline::begin(&db.app()).await.unwrap();

@@ -79,6 +79,7 @@ async fn a_round_is_one_call_and_says_for_which_events() {
     let caused = "SELECT seqline.append('test.happened', '{}', 'test', 'any',
         traceparent => '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00')";
     sqlx::raw_sql(caused).execute(&bench.db.producer()).await.unwrap();
+    bench.db.settled().await;
     assert_eq!(bench.processes(2).await.jobs, 4);
     let ids = log(&mut bench.db.connect(Role::Reader).await).await;
     let job = |seq: i64| {

@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::consumers::{DEADLINE, Gate, PROBE, Running, config, consumers, name, quick};
-use crate::support::append;
+use crate::support::{append, head};
 
 #[tokio::test]
 async fn each_event_has_its_two_jobs_whoever_works() {
@@ -49,7 +49,7 @@ async fn each_event_has_its_two_jobs_whoever_works() {
         });
     }
     writers.join_all().await;
-    let head = seqline::read::head(&mut db.connect(Role::Reader).await).await.unwrap();
+    let head = head(db).await;
     assert!(head > 200, "{head}");
     eventually(DEADLINE, "the head", async || cursor(db, PROBE).await == head).await;
     for worker in workers {

@@ -46,7 +46,10 @@ async fn an_id_that_is_in_the_log_is_refused_when_it_is_appended() {
 }
 
 /// An append on a task, which has to wait for another transaction and does.
-async fn waiting_append(db: &TestDb, ids: &[Uuid]) -> JoinHandle<Result<PgTransaction<'static>, AppendError>> {
+async fn waiting_append(
+    db: &TestDb,
+    ids: &[Uuid],
+) -> JoinHandle<Result<PgTransaction<'static>, AppendError>> {
     let events: Vec<NewEvent> = ids.iter().copied().map(event_with).collect();
     let mut tx = seqline::begin(&db.producer()).await.unwrap();
     let pid = backend_pid(&mut tx).await;

@@ -10,7 +10,7 @@ use crate::support::{append, assert_nothing_staged, event, numbers};
 
 /// A database in which the wait is short, because it is going to be in vain.
 async fn impatient() -> TestDb {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     sqlx::query("UPDATE seqline.settings SET numbering_lock_timeout_ms = 50")
         .execute(&db.admin())
         .await
@@ -101,7 +101,7 @@ async fn the_session_keeps_its_own_lock_timeout() {
 
 #[tokio::test]
 async fn a_lock_timeout_of_the_session_does_not_shorten_the_wait() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut holder = hold_numbering_lock(&db).await;
     let mut tx = seqline::begin(&db.producer()).await.unwrap();
     sqlx::raw_sql("SET LOCAL lock_timeout = '1ms'").execute(&mut *tx).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_lock_timeout_of_the_session_does_not_shorten_the_wait() {
 
 #[tokio::test]
 async fn a_unit_that_waited_goes_on_where_the_other_has_stopped() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     // Keeps a unit in COMMIT, when it has its numbers, until the test lets it go.
     sqlx::raw_sql(
         "CREATE TABLE slow (pass int NOT NULL DEFAULT 0);
@@ -160,7 +160,7 @@ async fn a_unit_that_waited_goes_on_where_the_other_has_stopped() {
 
 #[tokio::test]
 async fn an_open_transaction_that_appended_does_not_hold_the_lock() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut tx = seqline::begin(&db.app()).await.unwrap();
     seqline::append(&mut tx, &[event(1), event(2)]).await.unwrap();
     let pid = backend_pid(&mut tx).await;
@@ -172,7 +172,7 @@ async fn an_open_transaction_that_appended_does_not_hold_the_lock() {
 
 #[tokio::test]
 async fn a_backend_terminated_while_it_waits_leaves_the_outcome_unknown_to_its_client() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut holder = hold_numbering_lock(&db).await;
     let mut tx = seqline::begin(&db.producer()).await.unwrap();
     seqline::append(&mut tx, &[event(1)]).await.unwrap();
@@ -192,7 +192,7 @@ async fn a_backend_terminated_while_it_waits_leaves_the_outcome_unknown_to_its_c
 
 #[tokio::test]
 async fn a_connection_cut_during_commit_leaves_the_outcome_unknown_and_the_commit_may_happen() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let port = TestServer::shared().await.postgres().port();
     let proxy = FaultProxy::start(([127, 0, 0, 1], port).into()).await.unwrap();
     let options = db.options(Role::Producer).host("127.0.0.1").port(proxy.addr().port());

@@ -69,26 +69,30 @@ pub(crate) async fn hold_numbering_lock(db: &TestDb) -> PgConnection {
     holder
 }
 
-/// Makes a table `late` whose rows make COMMIT fail, but only after the events of the transaction have their numbers:
-/// its deferred trigger puts itself behind everything that is queued until it sees them, and then refuses.
-pub(crate) async fn create_late_refusal(app: &PgPool) {
+/// Makes a table `late` whose rows make COMMIT fail, but only after the events of the transaction have their numbers, or their place
+/// among those that wait for one: its deferred trigger puts itself behind everything that is queued until it sees them there, and then
+/// refuses.
+pub(crate) async fn create_late_refusal(db: &TestDb) {
     sqlx::raw_sql(
         "CREATE TABLE late (head bigint NOT NULL DEFAULT seqline.head(), pass integer NOT NULL DEFAULT 0);
-         CREATE FUNCTION refuse_late() RETURNS trigger LANGUAGE plpgsql AS $$
+         GRANT INSERT ON late TO PUBLIC;
+         CREATE FUNCTION refuse_late() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
          BEGIN
-             IF EXISTS (SELECT FROM seqline.event_log WHERE seq > NEW.head AND xmin = pg_current_xact_id()::xid) THEN
+             IF EXISTS (SELECT FROM seqline.event_log WHERE seq > NEW.head AND xmin = pg_current_xact_id()::xid)
+                 OR EXISTS (SELECT FROM seqline.staged_transactions WHERE xid = pg_current_xact_id())
+             THEN
                  RAISE EXCEPTION 'refused after numbering' USING ERRCODE = 'P0001';
              ELSIF NEW.pass = 50 THEN
                  RAISE EXCEPTION 'no numbers in sight' USING ERRCODE = 'P0002';
              END IF;
-             UPDATE late SET pass = NEW.pass + 1 WHERE ctid = NEW.ctid;
+             UPDATE public.late SET pass = NEW.pass + 1 WHERE ctid = NEW.ctid;
              RETURN NULL;
          END
          $$;
          CREATE CONSTRAINT TRIGGER refuse_late AFTER INSERT OR UPDATE ON late
              DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse_late();",
     )
-    .execute(app)
+    .execute(&db.admin())
     .await
     .unwrap();
 }

@@ -1,7 +1,7 @@
 //! The permission version of a row is the one at its commit, and never decreases along the log.
 
 use futures_util::future::join_all;
-use seqline_testkit::{Role, TestDb};
+use seqline_testkit::{Role, TestDb, settled_behind};
 use sqlx::{PgConnection, PgPool};
 
 use super::{backend_pid, hold_numbering_lock, until_blocked};
@@ -10,6 +10,7 @@ use crate::support::{append, event};
 const BUMP: &str = "UPDATE seqline.sequence_counters SET value = value + 1 WHERE name = 'permission_version'";
 
 async fn versions(connection: &mut PgConnection) -> Vec<i64> {
+    settled_behind(connection).await;
     sqlx::query_scalar("SELECT permission_version FROM seqline.event_log ORDER BY seq")
         .fetch_all(connection)
         .await
@@ -28,6 +29,7 @@ async fn rows_carry_the_permission_version_at_commit() {
     seqline::append(&mut tx, &[event(2), event(3)]).await.unwrap();
     bump(&db.admin()).await;
     seqline::commit(tx).await.unwrap();
+    db.settled().await;
     bump(&db.admin()).await;
     append(&db.producer(), [4]).await;
     assert_eq!(versions(&mut db.connect(Role::Reader).await).await, [0, 1, 1, 2]);
@@ -35,7 +37,7 @@ async fn rows_carry_the_permission_version_at_commit() {
 
 #[tokio::test]
 async fn a_version_committed_while_the_unit_waited_for_its_numbers_counts() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut holder = hold_numbering_lock(&db).await;
     let mut tx = seqline::begin(&db.producer()).await.unwrap();
     seqline::append(&mut tx, &[event(1)]).await.unwrap();

@@ -5,7 +5,7 @@ use seqline_testkit::{Role, TestDb};
 use sqlx::AssertSqlSafe;
 
 use super::create_late_refusal;
-use crate::support::{append, assert_nothing_staged, event, log, numbers};
+use crate::support::{append, assert_nothing_staged, event, head, log, numbers};
 
 /// Runs this script as the application, then appends one more event, and asserts what is in the log.
 async fn assert_logged(script: &str, expected: &[i64]) {
@@ -135,7 +135,7 @@ async fn a_refused_append_does_not_disturb_others_of_the_same_transaction() {
 #[tokio::test]
 async fn a_rollback_after_numbering_leaves_no_hole() {
     let db = TestDb::new().await;
-    create_late_refusal(&db.app()).await;
+    create_late_refusal(&db).await;
     for n in 1..=3 {
         append(&db.app(), [n]).await;
         let mut tx = seqline::begin(&db.app()).await.unwrap();
@@ -146,9 +146,8 @@ async fn a_rollback_after_numbering_leaves_no_hole() {
         assert!(error.had_no_effect() && !error.is_retryable());
     }
     append(&db.app(), [4]).await;
-    let mut reader = db.connect(Role::Reader).await;
-    assert_eq!(numbers(&mut reader).await, [1, 2, 3, 4]);
-    assert_eq!(seqline::read::head(&mut reader).await.unwrap(), 4);
+    assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, [1, 2, 3, 4]);
+    assert_eq!(head(&db).await, 4);
     assert_nothing_staged(&mut db.connect(Role::Admin).await).await;
 }
 

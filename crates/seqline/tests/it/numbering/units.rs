@@ -1,6 +1,6 @@
 //! What one transaction gets: the next numbers, together, in append order, announced once.
 
-use seqline_testkit::{Role, TestDb};
+use seqline_testkit::{Role, TestDb, settled};
 use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, PgConnection, PgPool};
 
@@ -16,6 +16,7 @@ async fn listener(db: &TestDb) -> PgListener {
 
 /// Everything that was announced until now.
 async fn announced(listener: &mut PgListener, pool: &PgPool) -> Vec<String> {
+    settled(pool).await;
     sqlx::query("SELECT pg_notify('event_log', 'end of test')").execute(pool).await.unwrap();
     let mut payloads = Vec::new();
     let collecting = async {
@@ -62,7 +63,7 @@ async fn a_transaction_without_events_is_not_announced() {
 
 #[tokio::test]
 async fn a_transaction_without_events_does_not_need_the_numbering_lock() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let _holder = hold_numbering_lock(&db).await;
     let mut tx = seqline::begin(&db.app()).await.unwrap();
     sqlx::raw_sql("CREATE TABLE orders (); SAVEPOINT s").execute(&mut *tx).await.unwrap();
@@ -125,7 +126,7 @@ async fn a_string_of_statements_behaves_like_the_client_library() {
 
 #[tokio::test]
 async fn a_chained_transaction_is_a_unit_of_its_own() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut listener = listener(&db).await;
     let mut producer = db.connect(Role::Producer).await;
     let [one, two, three, four] = [1, 2, 3, 4].map(append_sql);
@@ -140,7 +141,7 @@ async fn a_chained_transaction_is_a_unit_of_its_own() {
 
 #[tokio::test]
 async fn a_procedure_that_commits_makes_a_unit_at_each_commit() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut listener = listener(&db).await;
     let mut app = db.connect(Role::App).await;
     sqlx::raw_sql(

@@ -54,7 +54,7 @@ async fn five_places(db: &TestDb) {
 
 #[tokio::test]
 async fn an_append_beyond_the_last_partition_names_its_numbers() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     five_places(&db).await;
     let error = try_append(&db.producer(), &[event(5), event(6), event(7)]).await.unwrap_err();
     let CommitError::NoPartition { first_seq: 5, last_seq: 7 } = error else { panic!("{error:?}") };
@@ -64,7 +64,7 @@ async fn an_append_beyond_the_last_partition_names_its_numbers() {
 
 #[tokio::test]
 async fn an_append_without_any_partition_is_unavailable() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     drop_all_partitions(&db).await;
     // The hint of the newest partition is stale, so PostgreSQL itself has to refuse.
     let error = try_append(&db.producer(), &[event(1)]).await.unwrap_err();
@@ -74,7 +74,7 @@ async fn an_append_without_any_partition_is_unavailable() {
 
 #[tokio::test]
 async fn a_missing_partition_is_logged_as_an_error_with_its_numbers_and_without_payload() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     five_places(&db).await;
     let captured = Captured::default();
     let events = [secret_event(), secret_event()];
@@ -89,7 +89,7 @@ async fn a_missing_partition_is_logged_as_an_error_with_its_numbers_and_without_
 
 #[tokio::test]
 async fn the_same_append_succeeds_after_partitions_were_ensured() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     five_places(&db).await;
     let events = [event(5), event(6), event(7)];
     try_append(&db.producer(), &events).await.unwrap_err();
@@ -100,7 +100,7 @@ async fn the_same_append_succeeds_after_partitions_were_ensured() {
 
 #[tokio::test]
 async fn the_last_place_of_the_last_partition_can_be_taken() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     five_places(&db).await;
     try_append(&db.producer(), &[event(5)]).await.unwrap();
     try_append(&db.producer(), &[event(6)]).await.unwrap_err();
@@ -116,7 +116,7 @@ async fn one_transaction_may_reach_over_several_partitions() {
 
 #[tokio::test]
 async fn a_violated_check_of_the_log_is_not_a_missing_partition() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     as_owner(
         &db,
         "ALTER TABLE seqline.event_log ADD CONSTRAINT odd CHECK (type <> 'test.happened') NOT VALID",

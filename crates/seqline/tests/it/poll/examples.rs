@@ -4,7 +4,7 @@ mod jobs;
 mod programs;
 
 use seqline::{NewEvent, Payload};
-use seqline_testkit::{Role, TestDb, eventually};
+use seqline_testkit::{Role, TestDb, eventually, settled};
 use sqlx::{AssertSqlSafe, PgPool};
 
 use self::programs::{Program, psql, python, rust};
@@ -32,6 +32,7 @@ async fn sell(pool: &PgPool, orders: i64) {
         seqline::append(&mut tx, &events).await.unwrap();
     }
     seqline::commit(tx).await.unwrap();
+    settled(pool).await;
 }
 
 /// What the log says, worked out here and now.
@@ -219,6 +220,7 @@ async fn an_example_that_cannot_handle_an_event_does_not_say_what_is_in_it() {
         let db = TestDb::new().await;
         (example.program)(&db).arg("--once").succeed().await;
         run(&mut db.connect(Role::Producer).await, &sql).await;
+        db.settled().await;
         let said = (example.program)(&db).arg("--once").fail().await;
         assert!(!said.is_empty() && !said.contains("swordfish"), "{said}");
     }

@@ -14,6 +14,7 @@ async fn shop() -> (TestDb, PgConnection) {
          FROM generate_series(1, 10) n",
     )
     .await;
+    db.settled().await;
     let session = session(&db).await;
     (db, session)
 }

@@ -17,6 +17,7 @@ async fn with_lanes(count: i64, lanes: i32) -> (TestDb, PgConnection, BTreeMap<i
         ),
     )
     .await;
+    db.settled().await;
     let mut session = session(&db).await;
     run(&mut session, &format!("SELECT seqline.register_consumer('totals', 'oldest', lanes => {lanes})"))
         .await;
@@ -113,6 +114,7 @@ async fn a_call_steps_over_lanes_in_which_it_finds_nothing() {
     let db = TestDb::new().await;
     let append = "SELECT seqline.append('test.happened', '{}', 'order', 'any', resource_id => '17')";
     run(&mut db.connect(Role::Producer).await, append).await;
+    db.settled().await;
     let mut session = session(&db).await;
     run(&mut session, "SELECT seqline.register_consumer('totals', 'oldest', lanes => 64)").await;
     assert_eq!(poll(&mut session, "totals", 100).await, [1]);

@@ -260,6 +260,7 @@ async fn what_is_not_committed_is_neither_seen_nor_skipped() {
     append(&db.producer(), [11]).await;
     assert_eq!(poll(&mut session, "totals", 10).await, [1, 2]);
     seqline::commit(open).await.unwrap();
+    db.settled().await;
     assert_eq!(poll(&mut session, "totals", 10).await, [3]);
 }
 

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::support::event;
+use crate::support::{event, head};
 
 /// What may happen to a worker or an appender whose session is ended, and the conflicts of stricter isolation levels.
 const EXPECTED: [&str; 4] = ["57P01", "40001", "40P01", "25P02"];
@@ -134,6 +134,7 @@ impl Shop {
         .await;
         self.done.cancel();
         tasks.join_all().await;
+        self.db.settled().await;
         let mut session = self.db.connect(Role::Consumer).await;
         eventually(DEADLINE, "the head", async || {
             let rest =
@@ -151,7 +152,7 @@ impl Shop {
         .await
         .unwrap();
         assert_eq!(wrong, [], "seq and how often it had an effect");
-        let head = seqline::read::head(&mut self.db.connect(Role::Reader).await).await.unwrap();
+        let head = head(&self.db).await;
         assert_eq!(cursor(&self.db, "totals").await, head);
         assert!(head >= EVENTS, "{head}");
         let workers: i64 = sqlx::query_scalar("SELECT count(DISTINCT worker) FROM effects WHERE worker > 0")

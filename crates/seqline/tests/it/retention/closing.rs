@@ -197,5 +197,6 @@ async fn a_partition_that_fills_soon_enough_is_left_to_fill() {
     .execute(&db.producer())
     .await
     .unwrap();
+    db.settled().await;
     assert!(!after_max_age(db.app()).run().await.unwrap().closed);
 }

@@ -4,7 +4,7 @@ use seqline_testkit::{History, TestServer, check};
 use tokio::task::JoinSet;
 
 use super::*;
-use crate::support::{append, event, log};
+use crate::support::{append, event, head, log};
 
 #[tokio::test]
 async fn events_from_before_listen_took_effect_arrive_by_the_read_after_it() {
@@ -236,7 +236,7 @@ async fn terminating_the_tails_backend_while_writers_run_loses_nothing() {
     }
     done.cancel();
     writers.join_all().await;
-    let head = seqline::read::head(&mut db.connect(Role::Reader).await).await.unwrap();
+    let head = head(&db).await;
     let mut tail = tail;
     tail.reaches(head).await;
     let summary = check(&history.snapshot(), &tail.taken.events(), 1).unwrap();

@@ -14,6 +14,7 @@ async fn append_types(db: &TestDb, types: &[&str]) {
     let mut tx = seqline::begin(&db.producer()).await.unwrap();
     seqline::append(&mut tx, &events).await.unwrap();
     seqline::commit(tx).await.unwrap();
+    db.settled().await;
 }
 
 /// A consumer that raises this at its second event while the switch is on.

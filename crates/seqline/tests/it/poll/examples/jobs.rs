@@ -16,6 +16,7 @@ use super::*;
 /// The program that pays orders is the example in Rust, whoever hands over the jobs.
 async fn pay(db: &TestDb, orders: i64) {
     rust(db, "jobs").arg("pay").arg(orders.to_string()).succeed().await;
+    db.settled().await;
 }
 
 /// A database with the schema `queue`, in which the application and those who poll may do what the examples ask for.
