@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use seqline_testkit::{Role, TestDb, TestServer, eventually};
+use seqline_testkit::{Role, TestDb, TestServer, eventually, settled, settled_behind};
+use sqlx::postgres::PgListener;
 use sqlx::{Connection, PgConnection};
 
 #[tokio::test]
@@ -100,4 +101,82 @@ async fn many_databases_can_be_made_at_once() {
         let db = maker.await.unwrap();
         sqlx::query("SELECT 1").execute(&db.app()).await.unwrap();
     }
+}
+
+async fn append(db: &TestDb) {
+    let put = "SELECT seqline.append('test.happened', '{}', 'test', 'any')";
+    sqlx::query(put).execute(&db.producer()).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_committed_is_in_the_log_once_a_database_is_settled_in_both_ways_to_number() {
+    for db in [TestDb::at_commit().await, TestDb::after_commit().await] {
+        let mut reader = db.connect(Role::Reader).await;
+        for n in 1..=20 {
+            append(&db).await;
+            match n % 3 {
+                0 => db.settled().await,
+                1 => settled(&db.producer()).await,
+                _ => settled_behind(&mut reader).await,
+            }
+            assert_eq!(seqline::read::head(&mut reader).await.unwrap(), n);
+        }
+    }
+}
+
+#[tokio::test]
+async fn listeners_were_told_once_a_database_is_settled() {
+    let db = TestDb::after_commit().await;
+    for _ in 0..20 {
+        append(&db).await;
+        db.settled().await;
+        let mut listener = PgListener::connect_with(&db.reader()).await.unwrap();
+        listener.listen("event_log").await.unwrap();
+        sqlx::query("SELECT pg_notify('event_log', 'late')").execute(&db.admin()).await.unwrap();
+        assert_eq!(listener.recv().await.unwrap().payload(), "late");
+    }
+}
+
+#[tokio::test]
+async fn writers_that_go_on_do_not_keep_a_database_from_being_settled() {
+    let db = TestDb::after_commit().await;
+    let writing = async {
+        loop {
+            append(&db).await;
+        }
+    };
+    let settling = async {
+        for _ in 0..10 {
+            db.settled().await;
+        }
+    };
+    tokio::select! {
+        () = settling => {}
+        () = writing => {}
+    }
+}
+
+#[tokio::test]
+async fn a_sequencer_goes_on_when_its_sessions_are_ended_and_goes_with_its_database() {
+    let db = TestDb::after_commit().await;
+    let ending = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                  WHERE datname = current_database() AND usename = $1";
+    for _ in 0..3 {
+        append(&db).await;
+        db.settled().await;
+        let ended: i64 =
+            sqlx::query_scalar(ending).bind(Role::Sequencer.login()).fetch_one(&db.admin()).await.unwrap();
+        assert!(ended > 0);
+        append(&db).await;
+        db.settled().await;
+    }
+    let name = db.name().to_owned();
+    drop(db);
+    let mut admin = PgConnection::connect_with(&TestServer::shared().await.admin_options()).await.unwrap();
+    eventually(Duration::from_secs(30), "the end of the database and of its sequencer", async || {
+        let left = "SELECT (SELECT count(*) FROM pg_database WHERE datname = $1)
+                        + (SELECT count(*) FROM pg_stat_activity WHERE datname = $1)";
+        sqlx::query_scalar::<_, i64>(left).bind(&name).fetch_one(&mut admin).await.unwrap() == 0
+    })
+    .await;
 }
