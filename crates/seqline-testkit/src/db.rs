@@ -126,6 +126,8 @@ impl TestDb {
             make_log_its_own(&mut connection).await?;
             if sequencing == Sequencing::AfterCommit {
                 set_sequencing(&mut connection, sequencing, None).await.context("number after commit")?;
+                // The first decision in it shall be the test's.
+                execute(&mut connection, "DELETE FROM seqline.audit_log").await?;
                 let (admin, sequencer) = (db.options(Role::Admin), db.options(Role::Sequencer));
                 db.sequenced = Some(Sequenced::start(&db.name, admin, sequencer));
             }

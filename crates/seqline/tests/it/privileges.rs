@@ -4,7 +4,7 @@ use seqline::CommitError;
 use seqline_testkit::{Role, TestDb};
 use sqlx::PgConnection;
 
-use crate::support::append;
+use crate::support::{append, head};
 
 /// One line per row.
 async fn lines(connection: &mut PgConnection, sql: &'static str) -> String {
@@ -284,5 +284,5 @@ async fn an_object_of_the_callers_own_cannot_stand_in_for_one_that_a_function_us
     .await
     .unwrap();
     sqlx::raw_sql(APPEND).execute(&mut app).await.unwrap();
-    assert_eq!(seqline::read::head(&mut app).await.unwrap(), 1);
+    assert_eq!(head(&db).await, 1);
 }

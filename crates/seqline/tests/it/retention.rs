@@ -346,7 +346,7 @@ async fn the_status_of_an_empty_log_has_no_ages() {
 
 #[tokio::test]
 async fn the_promised_headroom_is_exactly_what_can_be_appended() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     small_partitions(&db, 2, 3).await;
     append(&db.app(), [1]).await;
     let status = status::status(&mut db.connect(Role::App).await).await.unwrap();

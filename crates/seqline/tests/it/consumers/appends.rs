@@ -161,7 +161,8 @@ async fn a_consumer_that_may_append_and_fails_has_appended_nothing() {
 
 #[tokio::test]
 async fn a_consumer_that_may_append_and_finds_no_partition_handles_nothing() {
-    let db = database().await;
+    let db = TestDb::at_commit().await;
+    make_effects(&db).await;
     crate::partitions::small_partitions(&db, 3, 1).await;
     let switch = Switch::on();
     let bench = Bench::on(db, config(), probe(appending(3, &switch)).may_append()).await;
