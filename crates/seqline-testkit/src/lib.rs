@@ -26,6 +26,8 @@
 //! | [`mod@check`] | compare that with what a reader saw |
 //! | [`consumption`] | compare what a consumer did with what it was asked for |
 //! | [`mod@drain`] | let a consumer handle everything that is there |
+//! | [`crash`] | kill a server again and again under writers and observers, and check what is left |
+//! | [`standby`] | a synchronous standby of a server, to stop, resume and promote |
 //! | [`wait`] | wait for a condition; tests never sleep |
 //! | [`bench`] | thresholds and reports of benchmarks |
 //!
@@ -49,6 +51,9 @@ pub mod check;
 pub mod consumption;
 pub mod history;
 
+pub mod crash;
+pub mod standby;
+
 pub mod drain;
 pub mod wait;
 
@@ -61,4 +66,5 @@ pub use history::{Attempt, History, Outcome, Record};
 pub use proxy::FaultProxy;
 pub use sequencing::{settled, settled_behind};
 pub use server::TestServer;
+pub use standby::Standby;
 pub use wait::eventually;

@@ -6,6 +6,7 @@ mod append_rules;
 mod committing;
 mod consumers;
 mod deferred;
+mod durability;
 mod isolation;
 mod jobs;
 mod migrations;

@@ -1,0 +1,61 @@
+//! The crash proof in short, in each mode, and the proof that it can fail. `cargo xtask chaos` runs it for as long as you like.
+
+use seqline::settings::{Notification, Sequencing};
+use seqline_testkit::crash::{Fault, Mode, Plan, Report, Waiting, prove, seed};
+
+/// Kills in each mode: few, because each takes a second.
+const ROUNDS: u32 = 2;
+
+async fn survives(sequencing: Sequencing, notification: Notification) {
+    let plan = Plan { rounds: ROUNDS, ..Plan::new(seed(), Mode::new(sequencing, notification)) };
+    println!("{plan}");
+    let report = Box::pin(prove(&plan)).await.unwrap_or_else(|failed| panic!("{failed}"));
+    println!("{report}");
+    let Report { summary, flushes_checked, .. } = report;
+    assert!(summary.committed > 20 && summary.rolled_back > 0 && flushes_checked > 5, "{plan}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbering_at_commit_with_notification_in_the_transaction() {
+    survives(Sequencing::AtCommit, Notification::InTransaction).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbering_at_commit_with_notification_after_it() {
+    survives(Sequencing::AtCommit, Notification::AfterCommit).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbering_at_commit_without_notification() {
+    survives(Sequencing::AtCommit, Notification::Off).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbering_after_commit_with_notification_after_it() {
+    survives(Sequencing::AfterCommit, Notification::AfterCommit).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbering_after_commit_without_notification() {
+    survives(Sequencing::AfterCommit, Notification::Off).await;
+}
+
+/// The proof proves something only if it fails when nobody waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_waiting_the_proof_fails() {
+    let plan = Plan {
+        rounds: 5,
+        waiting: Waiting::LeftOut,
+        ..Plan::new(seed(), Mode::new(Sequencing::AtCommit, Notification::Off))
+    };
+    println!("{plan}");
+    let failed = match Box::pin(prove(&plan)).await {
+        Ok(report) => panic!("nothing was lost: {report}"),
+        Err(failed) => failed,
+    };
+    println!("{failed}");
+    let found = |is: fn(&Fault) -> bool| failed.faults.iter().any(is);
+    assert!(found(|fault| matches!(fault, Fault::NotFlushed { .. })), "{failed}");
+    assert!(found(|fault| matches!(fault, Fault::Lost { .. })), "{failed}");
+    assert!(found(|fault| matches!(fault, Fault::Vanished { .. } | Fault::Ended { .. })), "{failed}");
+}

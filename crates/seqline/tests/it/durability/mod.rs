@@ -1,0 +1,5 @@
+//! What was acknowledged, and what was handed out, survives: a crash, and a synchronous standby that is away.
+
+mod crash;
+mod queue;
+mod standby;
