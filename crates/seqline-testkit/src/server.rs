@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, OnceCell};
 use uuid::Uuid;
 
 /// What test servers run with, besides their durability.
-const SETTINGS: [(&str, &str); 6] = [
+pub(crate) const SETTINGS: [(&str, &str); 6] = [
     // Tests of one process run at the same time, each with a few pools.
     ("max_connections", "300"),
     ("max_prepared_transactions", "20"),

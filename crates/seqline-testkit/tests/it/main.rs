@@ -4,4 +4,5 @@ mod databases;
 mod deaf;
 mod network;
 mod servers;
+mod standby;
 mod supervisor;
