@@ -1,5 +1,6 @@
 //! What was acknowledged, and what was handed out, survives: a crash, and a synchronous standby that is away.
 
 mod crash;
+mod late;
 mod queue;
 mod standby;
