@@ -160,7 +160,8 @@ async fn start(primary: &TestServer) -> anyhow::Result<Standby> {
 /// Makes the folder that a server of the library keeps, with the cluster of another one in it.
 async fn copy(primary: &TestServer, binaries: &PostgresBinaries, folder: &Path) -> anyhow::Result<()> {
     const PASSWORD: &str = "seqline.password";
-    let password = fs::read_to_string(primary.postgres().data_dir().join(PASSWORD)).context("read the password")?;
+    let password =
+        fs::read_to_string(primary.postgres().data_dir().join(PASSWORD)).context("read the password")?;
     let cluster = folder.join("pgdata");
     let copied = tokio::process::Command::new(binaries.dir().join("pg_basebackup"))
         .args(["--host=127.0.0.1", "--username=postgres", "--checkpoint=fast", "--wal-method=stream"])

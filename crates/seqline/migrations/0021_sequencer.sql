@@ -2,6 +2,9 @@
 
 -- Takes or renews the right to sequence, and says whether the caller has it. By the clock of the database. A lease that ends far in
 -- the future was made by a clock that was wrong.
+--
+-- A lease need not survive a crash. With a synchronous standby that is away a commit that waits for it would keep the row locked, and those
+-- that want it next would queue up behind, one for each attempt.
 CREATE FUNCTION seqline.hold_sequencer(p_holder uuid, p_lease interval) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -18,10 +21,13 @@ $$;
 
 -- Gives it back, so that another need not wait until it expires.
 CREATE FUNCTION seqline.release_sequencer(p_holder uuid) RETURNS void
-LANGUAGE sql SECURITY DEFINER
+LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
-    UPDATE seqline.sequencer_lease l SET holder = NULL, expires_at = '-infinity' WHERE l.holder = p_holder
+BEGIN
+    PERFORM set_config('synchronous_commit', 'off', true);
+    UPDATE seqline.sequencer_lease l SET holder = NULL, expires_at = '-infinity' WHERE l.holder = p_holder;
+END
 $$;
 
 -- Remembers how far the sequencer has come. Never back, and never over something that waits.

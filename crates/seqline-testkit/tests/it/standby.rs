@@ -45,8 +45,7 @@ async fn commits_wait_for_a_standby_that_is_away_and_are_there_when_it_takes_ove
 
     server.kill().await;
     standby.promote().await;
-    let mut promoted =
-        PgConnection::connect_with(&standby.options(db.options(Role::Admin))).await.unwrap();
+    let mut promoted = PgConnection::connect_with(&standby.options(db.options(Role::Admin))).await.unwrap();
     assert_eq!(rows(&mut promoted).await, 3);
     sqlx::query("INSERT INTO kept VALUES (3)").execute(&mut promoted).await.unwrap();
 }
