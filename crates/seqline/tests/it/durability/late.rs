@@ -18,7 +18,7 @@ use crate::support::event;
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Nothing is written that nobody waits for.
-const LAZY: [(&str, &str); 5] = [
+pub(super) const LAZY: [(&str, &str); 5] = [
     ("wal_writer_delay", "10s"),
     ("wal_writer_flush_after", "131072"),
     ("bgwriter_lru_maxpages", "0"),
