@@ -142,16 +142,12 @@ impl Writer {
         tx: &mut PgTransaction<'_>,
         ids: &mut Vec<Uuid>,
     ) -> Result<Option<Before>, Refused> {
-        match self.kind {
-            Kind::Grouped | Kind::Plain => {}
-            Kind::Loose => {
-                drop(sqlx::raw_sql("SET LOCAL synchronous_commit = off").execute(&mut **tx).await?)
-            }
-            Kind::Careless => {
-                let both = "SET LOCAL synchronous_commit = off; SET LOCAL seqline.grouped_commit = on";
-                sqlx::raw_sql(both).execute(&mut **tx).await?;
-            }
-        }
+        let settings = match self.kind {
+            Kind::Grouped | Kind::Plain => "",
+            Kind::Loose => "SET LOCAL synchronous_commit = off",
+            Kind::Careless => "SET LOCAL synchronous_commit = off; SET LOCAL seqline.grouped_commit = on",
+        };
+        sqlx::raw_sql(settings).execute(&mut **tx).await?;
         let events: Vec<NewEvent> =
             (0..self.random.usize(1..=4)).map(|_| self.event()).collect::<Result<_, _>>()?;
         match self.random.u8(0..4) {

@@ -295,7 +295,9 @@ async fn survives_a_takeover(sequencing: Sequencing) {
     let unheard = Uuid::now_v7();
     let unanswered = commit(&pair.db.app(), 1_000, unheard);
     match sequencing {
-        Sequencing::AtCommit => drop(until_visible(&mut admin, unheard).await),
+        Sequencing::AtCommit => {
+            until_visible(&mut admin, unheard).await;
+        }
         Sequencing::AfterCommit => {
             eventually(DEADLINE, "a commit that waits for the standby", async || {
                 let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity
