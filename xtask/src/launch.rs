@@ -1,4 +1,4 @@
-//! The `up`, `demo` and `bench` tasks: xtask prepares, then becomes the program.
+//! The `up`, `demo`, `chaos` and `bench` tasks: xtask prepares, then becomes the program.
 
 use std::ffi::OsString;
 use std::process::Command;
@@ -25,6 +25,15 @@ pub(crate) fn demo(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     let demo =
         workspace.cargo(["run", "--locked", "--package", "seqline-testkit", "--example", "demo", "--"]);
     run::become_command(with_environment(demo, workspace, &postgresql, Some(&payloads)).args(args))
+}
+
+/// Runs the crash proof in the dev profile, as the tests do.
+pub(crate) fn chaos(workspace: &Workspace, args: &[OsString]) -> Result<()> {
+    let postgresql = sources::postgresql(sources::DEFAULT_MAJOR)?;
+    setup::prepare(workspace, &[&postgresql])?;
+    let chaos =
+        workspace.cargo(["run", "--locked", "--package", "seqline-testkit", "--example", "chaos", "--"]);
+    run::become_command(with_environment(chaos, workspace, &postgresql, None).args(args))
 }
 
 /// Runs a benchmark in the release profile: anything else would measure the compiler's debug checks.

@@ -74,6 +74,12 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
+    /// Kill a server again and again under writers and observers, and check that nothing is lost
+    Chaos {
+        /// Arguments: --minutes N (10), --seed S, --mode SEQUENCING/NOTIFICATION, --rounds R (10)
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
     /// Build everything and run all tests against a real PostgreSQL
     Test {
         /// Major version of PostgreSQL; with another one than 18 only the log's own tests run
@@ -142,6 +148,7 @@ fn dispatch(task: Task) -> Result<()> {
         Task::Setup => setup::everything(&workspace),
         Task::Up { args } => launch::up(&workspace, &args),
         Task::Demo { args } => launch::demo(&workspace, &args),
+        Task::Chaos { args } => launch::chaos(&workspace, &args),
         Task::Bench { what, args } => launch::bench(&workspace, what.example(), what.has_peers(), &args),
         Task::Test { pg, args } => test::test(&workspace, pg, &args),
         Task::Fuzz { target, args } => fuzz::fuzz(&workspace, &target, &args),

@@ -3,6 +3,7 @@
 //! A commit can be visible before it is durable. An event that was given to somebody and that a crash takes back would be worse than one
 //! that comes late: the next event gets its number. So whatever hands events out stops at the durable head.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use sqlx::PgConnection;
@@ -20,7 +21,7 @@ use crate::store;
 ///
 /// ```no_run
 /// # async fn example(connection: &mut sqlx::PgConnection) -> Result<(), seqline::ReadError> {
-/// let mut durable = seqline::DurableHead::default();
+/// let durable = seqline::DurableHead::default();
 /// let page = seqline::read::events_after(connection, 0, 500).await?;
 /// if let Some(last) = page.last() {
 ///     durable.wait_for(connection, last.seq).await?;
@@ -31,7 +32,7 @@ use crate::store;
 /// ```
 #[derive(Debug, Default)]
 pub struct DurableHead {
-    known: i64,
+    known: AtomicI64,
 }
 
 impl DurableHead {
@@ -42,8 +43,8 @@ impl DurableHead {
     /// # Errors
     ///
     /// [`DatabaseError`] when the database cannot be asked. Nothing is known of the events then.
-    pub async fn wait_for(&mut self, connection: &mut PgConnection, seq: i64) -> Result<(), DatabaseError> {
-        if seq <= self.known {
+    pub async fn wait_for(&self, connection: &mut PgConnection, seq: i64) -> Result<(), DatabaseError> {
+        if seq <= self.known() {
             return Ok(());
         }
         let look = store::durable::look(connection).await?;
@@ -52,8 +53,13 @@ impl DurableHead {
         } else if let Some((written, flushed)) = look.written.zip(look.flushed) {
             wait_for_flush(connection, written, flushed).await?;
         }
-        self.known = look.head;
+        self.known.fetch_max(look.head, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The highest number that it has waited for, or seen beside it.
+    pub(crate) fn known(&self) -> i64 {
+        self.known.load(Ordering::Relaxed)
     }
 }
 

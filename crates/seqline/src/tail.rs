@@ -223,10 +223,10 @@ impl Tail {
         stop: &CancellationToken,
     ) -> Result<(), TailError> {
         let mut backoff = self.backoff();
-        let mut durable = DurableHead::default();
+        let durable = DurableHead::default();
         let mut outage_logged = false;
         loop {
-            let pause = match self.drain(&mut durable, sinks, stop).await {
+            let pause = match self.drain(&durable, sinks, stop).await {
                 Ok(()) => {
                     backoff.reset();
                     if std::mem::take(&mut outage_logged) {
@@ -254,7 +254,7 @@ impl Tail {
     /// Reads and delivers until the head is reached.
     async fn drain(
         &self,
-        durable: &mut DurableHead,
+        durable: &DurableHead,
         sinks: &mut [Box<dyn Sink>],
         stop: &CancellationToken,
     ) -> Result<(), Stopped> {
@@ -281,7 +281,7 @@ impl Tail {
     }
 
     /// The next events that a crash cannot take back.
-    async fn read_batch(&self, durable: &mut DurableHead) -> Result<Vec<StoredEvent>, Stopped> {
+    async fn read_batch(&self, durable: &DurableHead) -> Result<Vec<StoredEvent>, Stopped> {
         let position = *self.position.borrow();
         let batch = within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;

@@ -27,14 +27,14 @@ pub(crate) async fn run(database: &DatabaseArgs, args: TailArgs) -> Result<(), F
     };
     let mut printer = Printer { json: args.json };
     if !args.follow {
-        let mut durable = DurableHead::default();
+        let durable = DurableHead::default();
         let mut position = after;
         while position < head {
             let mut page = read::events_after(&mut connection, position, 500).await?;
             page.retain(|event| event.seq <= head);
             let Some(last) = page.last() else { break };
             position = last.seq;
-            wait_until_durable(&mut durable, &mut connection, position).await?;
+            wait_until_durable(&durable, &mut connection, position).await?;
             printer.print(&page)?;
         }
         return match args.after {
@@ -53,7 +53,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: TailArgs) -> Result<(), F
 
 /// Nothing is printed that a crash of the server can take back. Says why when that takes long.
 async fn wait_until_durable(
-    durable: &mut DurableHead,
+    durable: &DurableHead,
     connection: &mut PgConnection,
     seq: i64,
 ) -> Result<(), Failure> {

@@ -101,10 +101,10 @@ pub(super) async fn page(
     faults: Faults,
     stop: CancellationToken,
 ) {
-    let mut durable = DurableHead::default();
+    let durable = DurableHead::default();
     while !stop.is_cancelled() {
         let after = memory.position();
-        match next_page(&pool, after, waiting, &mut durable).await {
+        match next_page(&pool, after, waiting, &durable).await {
             Ok(page) if page.is_empty() => Clock::system().sleep(POLL).await,
             Ok(page) => memory.keep(&page),
             Err(ReadError::Database(_)) => Clock::system().sleep(POLL).await,
@@ -120,7 +120,7 @@ async fn next_page(
     pool: &PgPool,
     after: i64,
     waiting: Waiting,
-    durable: &mut DurableHead,
+    durable: &DurableHead,
 ) -> Result<Vec<StoredEvent>, ReadError> {
     let mut connection = pool.acquire().await?;
     let page = seqline::read::events_after(&mut connection, after, 100).await?;

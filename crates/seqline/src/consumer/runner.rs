@@ -22,6 +22,7 @@ use super::round::{Known, RoundResult};
 use super::shared::Shared;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
+use crate::durable::DurableHead;
 use crate::listen::Listener;
 use crate::store::consumers::Division;
 
@@ -53,7 +54,13 @@ impl Consumers {
     #[must_use]
     pub fn new(pool: PgPool, listen: PgConnectOptions, config: ConsumerConfig, clock: Clock) -> Self {
         Self {
-            shared: Arc::new(Shared { pool, config, clock, marks: Marks::default() }),
+            shared: Arc::new(Shared {
+                pool,
+                config,
+                clock,
+                marks: Marks::default(),
+                durable: DurableHead::default(),
+            }),
             consumers: Vec::new(),
             listen: listen.application_name(CONSUMER_WAKE_APPLICATION_NAME),
             listening: watch::Sender::new(false),

@@ -11,6 +11,7 @@ use super::marks::Marks;
 use super::round::Rounds;
 use crate::clock::Clock;
 use crate::deadline::{Lease, within};
+use crate::durable::DurableHead;
 use crate::error::DatabaseError;
 use crate::store;
 use crate::store::consumers::{Division, NewConsumer, Position};
@@ -22,6 +23,8 @@ pub(super) struct Shared {
     pub(super) config: ConsumerConfig,
     pub(super) clock: Clock,
     pub(super) marks: Marks,
+    /// How far events may be handed out: one for all consumers of the process.
+    pub(super) durable: DurableHead,
 }
 
 impl Shared {
@@ -38,6 +41,7 @@ impl Shared {
             filter: &consumer.filter,
             policy: consumer.policy,
             marks: &self.marks,
+            durable: &self.durable,
             lane,
         }
     }

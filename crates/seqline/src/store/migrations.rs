@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 21] = [
+pub(crate) const MIGRATIONS: [Migration; 22] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -49,6 +49,11 @@ pub(crate) const MIGRATIONS: [Migration; 21] = [
         sql: include_str!("../../migrations/0020_number_staged.sql"),
     },
     Migration { version: 21, name: "sequencer", sql: include_str!("../../migrations/0021_sequencer.sql") },
+    Migration {
+        version: 22,
+        name: "poll_durable",
+        sql: include_str!("../../migrations/0022_poll_durable.sql"),
+    },
 ];
 
 impl Migration {

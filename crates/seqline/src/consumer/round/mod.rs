@@ -1,6 +1,6 @@
 //! One round: a transaction that handles the next events of one lane of a consumer and moves its cursor.
 //!
-//! In this order: lock the cursor, read, plan, handle each event, write the jobs, move the cursor, commit. Everything that the handler wrote
+//! In this order: look, wait until what is there is durable, lock the cursor, read, plan, handle each event, write the jobs, move the cursor, commit. Everything that the handler wrote
 //! through the round stands or falls with the cursor, so each event has its effects exactly once.
 //!
 //! - The lock is taken with SKIP LOCKED: of any number of workers one works on a lane, and the others do not wait.
@@ -32,6 +32,7 @@ use super::plan::LostRange;
 use super::policy::{FailurePolicy, Mark};
 use crate::clock::Clock;
 use crate::deadline::{Lease, within};
+use crate::durable::DurableHead;
 use crate::error::{CommitError, DatabaseError};
 use crate::job::JobError;
 use crate::limits::{READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX, SCAN_EVENTS_MAX};
@@ -57,7 +58,7 @@ pub(super) enum Known {
 /// What is found before a round begins.
 enum Look {
     /// There may be events for this lane after this number.
-    Behind(u32, i64),
+    Behind { lane: u32, last_seq: i64, head: i64 },
     /// There is nothing to do.
     Nothing(RoundResult),
 }
@@ -97,6 +98,7 @@ pub(super) struct Rounds<'a> {
     pub(super) filter: &'a Filter,
     pub(super) policy: FailurePolicy,
     pub(super) marks: &'a Marks,
+    pub(super) durable: &'a DurableHead,
     /// The lane; `None` is the one that is furthest behind.
     pub(super) lane: Option<u32>,
 }
@@ -137,9 +139,13 @@ impl Rounds<'_> {
         tried: &mut Option<Tried>,
     ) -> Result<RoundResult, RoundError> {
         let (lane, known) = match (known, self.lane) {
-            (Known::Position(last_seq), Some(lane)) => (lane, last_seq),
+            // What it is about to read is known to be durable, from a look before.
+            (Known::Position(last_seq), Some(lane)) if last_seq < self.durable.known() => (lane, last_seq),
             _ => match self.look(connection).await? {
-                Look::Behind(lane, last_seq) => (lane, last_seq),
+                Look::Behind { lane, last_seq, head } => {
+                    within(self.config.deadline(), self.durable.wait_for(connection, head)).await?;
+                    (lane, last_seq)
+                }
                 Look::Nothing(result) => return Ok(result),
             },
         };
@@ -196,7 +202,7 @@ impl Rounds<'_> {
             Some(at) if at.last_seq > at.head => {
                 Err(RoundError::AheadOfHead { last_seq: at.last_seq, head: at.head })
             }
-            Some(at) => Ok(Look::Behind(at.lane, at.last_seq)),
+            Some(at) => Ok(Look::Behind { lane: at.lane, last_seq: at.last_seq, head: at.head }),
         }
     }
 
@@ -209,7 +215,8 @@ impl Rounds<'_> {
     ) -> Result<Worked, RoundError> {
         let name = self.name.as_str();
         let held = match self.ask(store::consumers::lock(&mut round.tx, name, round.lane, known)).await? {
-            Lock::Held(held) => held,
+            // No further than what a crash cannot take back: a handler may tell others of it.
+            Lock::Held(held) => HeldCursor { stop: held.stop.min(self.durable.known()), ..held },
             Lock::Locked => return Ok(RoundResult::LOCKED.into()),
             // The first lane is never taken away.
             Lock::Missing if round.lane > 0 => return Ok(RoundResult::IDLE.into()),
