@@ -160,7 +160,7 @@ async fn a_unit_that_waited_goes_on_where_the_other_has_stopped() {
 
 #[tokio::test]
 async fn an_open_transaction_that_appended_does_not_hold_the_lock() {
-    let db = TestDb::at_commit().await;
+    let db = TestDb::new().await;
     let mut tx = seqline::begin(&db.app()).await.unwrap();
     seqline::append(&mut tx, &[event(1), event(2)]).await.unwrap();
     let pid = backend_pid(&mut tx).await;
