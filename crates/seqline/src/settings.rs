@@ -16,7 +16,7 @@ use crate::{deadline, sequencer, store};
 pub enum Sequencing {
     /// Inside COMMIT: once it has returned they are in the log. Appends need READ COMMITTED.
     AtCommit,
-    /// Some milliseconds after it, by the [`sequencer`](crate::sequencer) of a server process: writers share nothing, and any isolation
+    /// Some milliseconds after it, by the [`sequencer`] of a server process: writers share nothing, and any isolation
     /// level and PREPARE TRANSACTION work.
     AfterCommit,
 }

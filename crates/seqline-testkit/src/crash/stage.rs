@@ -88,7 +88,7 @@ impl Stage {
             settings.extend(QUIET);
         }
         let server = TestServer::with(Durability::Durable, &settings).await;
-        let db = Arc::new(TestDb::on(&server).await);
+        let db = Arc::new(TestDb::numbering(&server, Sequencing::AtCommit).await);
         let mut admin = db.connect(Role::Admin).await;
         let made = sqlx::raw_sql("CREATE EXTENSION pg_walinspect").execute(&mut admin).await;
         made.context("the extension pg_walinspect is needed, which comes with PostgreSQL 15 and later")?;

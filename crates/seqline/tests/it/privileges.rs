@@ -203,8 +203,8 @@ async fn the_application_cannot_write_what_the_log_consists_of() {
         "SELECT setval('seqline.staging_closed_at', 7)",
         "SELECT seqline.number_transaction('1', NULL)",
         "SELECT seqline.mark_transaction(NULL, true)",
-        "SELECT seqline.stage_transaction('1', NULL)",
-        "SELECT seqline.end_transaction('1', true, true)",
+        "SELECT seqline.number_now('1', true)",
+        "DELETE FROM seqline.incarnation",
         "SELECT seqline.number_staged(0, '{}', 1)",
         "SELECT seqline.number_all_staged()",
         "ALTER TABLE seqline.pending_transactions DISABLE TRIGGER number_at_commit",
@@ -251,9 +251,9 @@ async fn nobody_but_the_owner_can_hold_up_numbering() {
             "BEGIN; LOCK TABLE seqline.numbering IN ACCESS SHARE MODE",
             "BEGIN; LOCK TABLE seqline.numbering IN EXCLUSIVE MODE",
             "SELECT FROM seqline.numbering",
-            "BEGIN; LOCK TABLE seqline.staging IN ACCESS SHARE MODE",
-            "BEGIN; LOCK TABLE seqline.staging IN ROW EXCLUSIVE MODE",
-            "SELECT FROM seqline.staging",
+            "BEGIN; LOCK TABLE seqline.staged_transactions IN ACCESS SHARE MODE",
+            "BEGIN; LOCK TABLE seqline.staged_transactions IN ROW EXCLUSIVE MODE",
+            "SELECT FROM seqline.staged_transactions",
         ] {
             assert_eq!(sqlstate(&db, role, sql).await.as_deref(), REFUSED, "{role:?}: {sql}");
         }

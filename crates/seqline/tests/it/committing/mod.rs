@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use seqline::embedded::Durability;
-use seqline::settings::{Notification, set_notification};
+use seqline::settings::{Notification, Sequencing, set_notification};
 use seqline::{CommitError, Committer, ErrorKind};
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 use sqlx::{Connection, PgPool};
@@ -43,7 +43,7 @@ async fn begin_with(pool: &PgPool, n: i64) -> sqlx::PgTransaction<'static> {
 #[tokio::test]
 async fn commits_wait_for_one_flush_and_the_numbering_lock_is_free_meanwhile() {
     let server = TestServer::with(Durability::Durable, &[]).await;
-    let db = TestDb::on(&server).await;
+    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
     let pool = db.pool(Role::Producer, 8);
     // Connections of before, on which the setting is seen with the next statement.
     let transactions = join_all((1..=8).map(|n| begin_with(&pool, n))).await;
@@ -65,7 +65,7 @@ async fn commits_wait_for_one_flush_and_the_numbering_lock_is_free_meanwhile() {
 #[tokio::test]
 async fn the_next_one_flushes_when_the_connection_of_the_one_that_does_is_lost() {
     let server = TestServer::with(Durability::Durable, &[]).await;
-    let db = TestDb::on(&server).await;
+    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
     let pool = db.pool(Role::Producer, 4);
     let transactions = join_all((1..=4).map(|n| begin_with(&pool, n))).await;
     wait_for_a_standby_that_is_not_there(&db, "nobody").await;
@@ -102,7 +102,7 @@ async fn the_next_one_flushes_when_the_connection_of_the_one_that_does_is_lost()
 /// Whoever is inside COMMIT waits, in a deferred trigger, for a row of one that waits in front of it.
 #[tokio::test]
 async fn the_gate_does_not_keep_out_whom_those_inside_wait_for() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let schema = "
         CREATE TABLE rows (id integer PRIMARY KEY, n integer);
         INSERT INTO rows VALUES (1, 0);
@@ -136,7 +136,7 @@ async fn the_gate_does_not_keep_out_whom_those_inside_wait_for() {
 
 #[tokio::test]
 async fn a_savepoint_ends_without_a_flush_and_the_whole_is_what_counts() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut tx = begin_with(&db.producer(), 1).await;
     sqlx::raw_sql("SET LOCAL synchronous_commit = on").execute(&mut *tx).await.unwrap();
     let mut inner = tx.begin().await.unwrap();
@@ -156,7 +156,7 @@ async fn a_savepoint_ends_without_a_flush_and_the_whole_is_what_counts() {
 #[tokio::test]
 async fn a_session_is_as_it_was_before() {
     let server = TestServer::durable().await;
-    let db = TestDb::on(&server).await;
+    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
     for (set, wanted) in [("on", "on"), ("off", "off"), ("remote_apply", "remote_apply"), ("local", "local")]
     {
         let pool = db.pool(Role::Producer, 1);
@@ -175,7 +175,7 @@ async fn a_session_is_as_it_was_before() {
 
 #[tokio::test]
 async fn listeners_are_told_by_whom_the_setting_says() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut listener = sqlx::postgres::PgListener::connect_with(&db.reader()).await.unwrap();
     listener.listen("event_log").await.unwrap();
     let mut app = db.connect(Role::App).await;
@@ -201,7 +201,7 @@ async fn listeners_are_told_by_whom_the_setting_says() {
 /// A role that reads only, or has nothing to do with events, commits as well.
 #[tokio::test]
 async fn transactions_without_events_commit_as_they_are() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     for role in [Role::App, Role::Producer, Role::Reader, Role::Consumer] {
         let mut tx = seqline::begin(&db.pool(role, 1)).await.unwrap();
         sqlx::raw_sql("SELECT pg_current_xact_id()").execute(&mut *tx).await.unwrap();

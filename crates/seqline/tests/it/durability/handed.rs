@@ -7,6 +7,7 @@ use seqline::consumer::{
     Consumer, ConsumerConfig, ConsumerName, Consumers, Handler, HandlerError, Round, StartAt,
 };
 use seqline::embedded::Durability;
+use seqline::settings::Sequencing;
 use seqline::{Clock, StoredEvent};
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 use uuid::Uuid;
@@ -38,7 +39,7 @@ async fn survives(server: &mut TestServer, db: &TestDb, id: Uuid) -> bool {
 
 async fn lazy() -> (TestServer, TestDb) {
     let server = TestServer::with(Durability::Durable, &LAZY).await;
-    let db = TestDb::on(&server).await;
+    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
     (server, db)
 }
 

@@ -6,6 +6,7 @@ use futures_util::poll;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use seqline::embedded::Durability;
+use seqline::settings::Sequencing;
 use seqline::{CommitError, Committer};
 use seqline_testkit::{FaultProxy, Role, TestDb, TestServer, eventually};
 use sqlx::postgres::PgPoolOptions;
@@ -64,7 +65,7 @@ async fn crash_and_recover(db: &TestDb) -> PgConnection {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_a_crash_took_back_is_not_answered_by_a_flush_after_it() {
     let server = TestServer::with(Durability::Durable, &LAZY).await;
-    let db = TestDb::on(&server).await;
+    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
     let committer = Committer::new(8);
     let mut admin = db.connect(Role::Admin).await;
 

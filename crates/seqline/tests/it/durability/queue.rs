@@ -60,7 +60,7 @@ async fn a_full_queue_fails_no_append_unless_the_transaction_itself_notifies() {
         return;
     }
     let server = TestServer::with(Durability::Fast, &QUEUE).await;
-    let db = TestDb::on(&server).await;
+    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
     let mut admin = db.connect(Role::Admin).await;
     append(&db.producer(), [1]).await;
     let listener = fill(&db).await;

@@ -37,7 +37,7 @@ struct Pair {
 impl Pair {
     async fn new(sequencing: Sequencing) -> Self {
         let primary = TestServer::durable().await;
-        let db = TestDb::on(&primary).await;
+        let db = TestDb::numbering(&primary, Sequencing::AtCommit).await;
         set_sequencing(&mut db.connect(Role::Admin).await, sequencing, None).await.unwrap();
         let standby = Standby::synchronous(&primary).await;
         Self { primary, standby, db }

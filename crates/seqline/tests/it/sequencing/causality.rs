@@ -160,7 +160,7 @@ async fn nothing_comes_before_what_it_depends_on() {
         .map_or_else(|_| fastrand::u64(..), |seed| seed.parse().expect("a number"));
     println!("SEQLINE_TEST_SEED={seed}");
     let server = TestServer::with(seqline::embedded::Durability::Fast, &[("deadlock_timeout", "20ms")]).await;
-    let db = Arc::new(TestDb::on(&server).await);
+    let db = Arc::new(TestDb::numbering(&server, Sequencing::AtCommit).await);
     // Otherwise PostgreSQL refuses to prepare what was numbered inside COMMIT, for another reason.
     sqlx::raw_sql("SELECT seqline.set_notification('after_commit', NULL)")
         .execute(&db.admin())

@@ -24,7 +24,7 @@ async fn logged(db: &TestDb) -> Vec<i64> {
 
 #[tokio::test]
 async fn a_transaction_goes_by_the_way_that_holds_when_it_commits() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut open = db.connect(Role::Producer).await;
     run(&mut open, "BEGIN").await;
     append_in(&mut open, 1).await;
@@ -51,7 +51,7 @@ async fn a_transaction_goes_by_the_way_that_holds_when_it_commits() {
 
 #[tokio::test]
 async fn a_change_to_what_is_set_is_none_and_each_change_is_recorded() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     assert!(!change(&db, Sequencing::AtCommit).await.changed);
     let mut app = db.connect(Role::App).await;
     for sequencing in [Sequencing::AfterCommit, Sequencing::AfterCommit, Sequencing::AtCommit] {
@@ -76,7 +76,7 @@ async fn a_change_to_what_is_set_is_none_and_each_change_is_recorded() {
 
 #[tokio::test]
 async fn a_backlog_is_numbered_in_batches_before_anybody_numbers_at_commit() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let pool = db.producer();
     for n in 0..30 {
@@ -91,7 +91,7 @@ async fn a_backlog_is_numbered_in_batches_before_anybody_numbers_at_commit() {
 /// Prepared, it has its place in the order, and may come at any time.
 #[tokio::test]
 async fn a_commit_after_the_change_first_numbers_what_was_staged_before_it() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let mut prepared = db.connect(Role::Producer).await;
     run(&mut prepared, "BEGIN").await;
@@ -117,7 +117,7 @@ async fn a_commit_after_the_change_first_numbers_what_was_staged_before_it() {
 
 #[tokio::test]
 async fn a_snapshot_of_before_the_change_cannot_stage_behind_it() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let mut old = db.connect(Role::Producer).await;
     run(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1").await;
@@ -137,7 +137,7 @@ async fn a_snapshot_of_before_the_change_cannot_stage_behind_it() {
 /// Something of the application that comes even after the last pass appends once more, after it has waited.
 #[tokio::test]
 async fn a_transaction_that_appends_after_its_last_pass_draws_its_place_again() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let schema = "
         CREATE TABLE rows (id integer PRIMARY KEY, n integer);

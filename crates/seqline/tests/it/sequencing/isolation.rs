@@ -13,7 +13,7 @@ use crate::support::{append, event, numbers};
 async fn serializable_transactions_that_only_append_never_fail() {
     const WRITERS: i64 = 16;
     const EACH: i64 = 60;
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let _sequencer = sequencer(&db);
     let pool = db.pool(Role::Producer, WRITERS as u32);
@@ -43,7 +43,7 @@ async fn serializable_transactions_that_only_append_never_fail() {
 
 #[tokio::test]
 async fn a_transaction_that_reads_and_appends_keeps_its_snapshot() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let _sequencer = sequencer(&db);
     for level in ["REPEATABLE READ", "SERIALIZABLE"] {
@@ -66,7 +66,7 @@ async fn a_transaction_that_reads_and_appends_keeps_its_snapshot() {
 
 #[tokio::test]
 async fn an_id_of_ones_own_needs_a_level_that_sees_who_has_it() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let with_id = || NewEvent::builder("test.happened", "test", "any").id(Uuid::now_v7()).build().unwrap();
     for events in [vec![with_id()], vec![with_id(), with_id()]] {
@@ -84,7 +84,7 @@ async fn an_id_of_ones_own_needs_a_level_that_sees_who_has_it() {
 /// Both are staged, and neither is in the log, when the second comes.
 #[tokio::test]
 async fn an_id_that_waits_for_its_number_is_taken() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let id = Uuid::now_v7();
     let event = NewEvent::builder("test.happened", "test", "any").id(id).build().unwrap();

@@ -21,7 +21,7 @@ async fn holder(db: &TestDb) -> Option<Uuid> {
 
 #[tokio::test]
 async fn another_takes_over_from_one_that_says_nothing_any_more() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let start = || {
         let sequencer = Sequencer::new(db.pool(Role::App, 2), SequencerConfig::default(), Clock::system());
@@ -50,7 +50,7 @@ async fn another_takes_over_from_one_that_says_nothing_any_more() {
 
 #[tokio::test]
 async fn one_that_stops_in_good_order_gives_the_lease_back() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let stop = CancellationToken::new();
     let sequencer = Sequencer::new(db.pool(Role::App, 2), SequencerConfig::default(), Clock::system());
@@ -63,7 +63,7 @@ async fn one_that_stops_in_good_order_gives_the_lease_back() {
 
 #[tokio::test]
 async fn it_goes_on_after_its_connection_was_lost() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let _sequencer = sequencer(&db);
     for n in 0..3 {
@@ -87,7 +87,7 @@ async fn it_goes_on_after_its_connection_was_lost() {
 async fn any_number_of_them_number_everything_once() {
     const WRITERS: i64 = 8;
     const EACH: i64 = 60;
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let pool = db.pool(Role::Producer, WRITERS as u32);
     let write = async |writer: i64| {
@@ -120,7 +120,7 @@ async fn any_number_of_them_number_everything_once() {
 
 #[tokio::test]
 async fn it_holds_no_lease_while_nothing_can_wait() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let _sequencer = sequencer(&db);
     change(&db, Sequencing::AfterCommit).await;
     eventually(SOON, "it has the lease", async || holder(&db).await.is_some()).await;

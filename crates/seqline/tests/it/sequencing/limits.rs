@@ -25,7 +25,7 @@ async fn refused(pool: &PgPool) -> AppendError {
 
 #[tokio::test]
 async fn above_the_limit_appends_are_refused_until_a_sequencer_has_come() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     set_max(&db, 3).await;
     let pool = db.producer();
@@ -61,7 +61,7 @@ async fn above_the_limit_appends_are_refused_until_a_sequencer_has_come() {
 /// They have drawn a place and gave it up; counted for ever they would fill the limit one by one.
 #[tokio::test]
 async fn transactions_that_failed_in_their_last_pass_do_not_count_for_long() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     set_max(&db, 5).await;
     // Fails after everything that waits, when the place is drawn.
@@ -105,7 +105,7 @@ async fn transactions_that_failed_in_their_last_pass_do_not_count_for_long() {
 
 #[tokio::test]
 async fn a_sequencer_makes_the_partition_that_it_needs() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     sqlx::raw_sql("UPDATE seqline.settings SET event_log_partition_size = 50")
         .execute(&db.admin())

@@ -23,7 +23,7 @@ async fn logged(db: &TestDb) -> Vec<i64> {
 #[tokio::test]
 async fn a_prepared_transaction_holds_nobody_up_and_comes_when_it_is_committed() {
     let mut server = TestServer::durable().await;
-    let db = TestDb::on(&server).await;
+    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
     change(&db, Sequencing::AfterCommit).await;
     let mut producer = db.connect(Role::Producer).await;
     for n in [1, 2] {
@@ -54,7 +54,7 @@ async fn a_prepared_transaction_holds_nobody_up_and_comes_when_it_is_committed()
 
 #[tokio::test]
 async fn numbered_inside_commit_it_cannot_be_prepared_whoever_tells_listeners() {
-    let db = TestDb::new().await;
+    let db = TestDb::at_commit().await;
     let mut producer = db.connect(Role::Producer).await;
     for notification in [Notification::InTransaction, Notification::AfterCommit, Notification::Off] {
         set_notification(&mut db.connect(Role::App).await, notification, None).await.unwrap();
