@@ -29,7 +29,7 @@
 //! | [`crash`] | kill a server again and again under writers and observers, and check what is left |
 //! | [`standby`] | a synchronous standby of a server, to stop, resume and promote |
 //! | [`wait`] | wait for a condition; tests never sleep |
-//! | [`bench`] | thresholds and reports of benchmarks |
+//! | [`mod@bench`] | thresholds and reports of benchmarks |
 //!
 //! # Which PostgreSQL
 //!

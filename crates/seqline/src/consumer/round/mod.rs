@@ -215,8 +215,7 @@ impl Rounds<'_> {
     ) -> Result<Worked, RoundError> {
         let name = self.name.as_str();
         let held = match self.ask(store::consumers::lock(&mut round.tx, name, round.lane, known)).await? {
-            // No further than what a crash cannot take back: a handler may tell others of it.
-            Lock::Held(held) => HeldCursor { stop: held.stop.min(self.durable.known()), ..held },
+            Lock::Held(held) => held,
             Lock::Locked => return Ok(RoundResult::LOCKED.into()),
             // The first lane is never taken away.
             Lock::Missing if round.lane > 0 => return Ok(RoundResult::IDLE.into()),

@@ -52,11 +52,12 @@ impl Rounds<'_> {
             return self.plan(connection, held, found).await.map(Some);
         }
         let head = self.ask(store::read::head(connection)).await?;
-        if head == held.from {
-            return Ok(nothing);
-        }
         if head < held.from {
             return Err(RoundError::AheadOfHead { last_seq: held.from, head });
+        }
+        // What there is beyond is for a round that has waited until it is durable.
+        if head == held.from || self.durable.known() <= held.from {
+            return Ok(nothing);
         }
         // The head has moved since, or retention took more than fits into a round. The lock on the log that the first read
         // took keeps retention from going on.
@@ -102,7 +103,8 @@ impl Rounds<'_> {
         })
     }
 
-    /// Looks once. With a filter or lanes it looks at more events than it gets.
+    /// Looks once, no further than what a crash cannot take back: a handler may tell others of it. With a filter or lanes it looks at
+    /// more events than it gets.
     async fn find(
         &self,
         connection: &mut PgConnection,
@@ -111,15 +113,17 @@ impl Rounds<'_> {
         limit: i64,
     ) -> Result<Option<Found>, RoundError> {
         let room = held.stop.saturating_sub(after);
+        let durable = self.durable.known().saturating_sub(after).max(0);
         if !self.looks(held) {
             let limit = limit.min(room);
-            let events = self.ask(store::read::events_after(connection, after, limit)).await?;
+            let events = self.ask(store::read::events_after(connection, after, limit.min(durable))).await?;
             let Some((first, last)) = events.first().zip(events.last()) else { return Ok(None) };
             let count = events.len() as i64;
             return Ok(Some(Found { first: first.seq, last: last.seq, count, full: count == limit, events }));
         }
         let reach = self.reach(held).min(room);
-        let looking = store::read::look_after(connection, after, reach, self.filter, held, limit);
+        let looking =
+            store::read::look_after(connection, after, reach.min(durable), self.filter, held, limit);
         let Some(looked) = self.ask(looking).await? else { return Ok(None) };
         let events = self.ask(store::read::events(connection, &looked.matching)).await?;
         // Read by a second statement: none of what was found may be gone by then.

@@ -12,7 +12,7 @@ async fn survives(sequencing: Sequencing, notification: Notification) {
     let report = Box::pin(prove(&plan)).await.unwrap_or_else(|failed| panic!("{failed}"));
     println!("{report}");
     let Report { summary, flushes_checked, .. } = report;
-    assert!(summary.committed > 20 && summary.rolled_back > 0 && flushes_checked > 5, "{plan}");
+    assert!(summary.committed > 10 && summary.rolled_back > 0 && flushes_checked > 0, "{plan}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
