@@ -123,8 +123,9 @@ RETURN coalesce(
     p_type ~ '^[a-z][a-z_]*([.][a-z][a-z_]*)+$' AND length(p_type) <= 128
     AND coalesce(p_schema_version, 1) >= 1
     AND p_resource_kind <> '' AND p_receive_action NOT IN ('', 'self')
-    AND coalesce(p_actor_kind, '') IN ('', 'system') AND coalesce(p_actor_principal_id, '') = ''
-    AND length(p_names) <= 128 AND p_names !~ U&'[\0001-\001f\007f-\009f]'
+    AND CASE WHEN p_actor_kind IN ('user', 'agent', 'app') THEN coalesce(p_actor_principal_id, '') <> ''
+        ELSE coalesce(p_actor_kind, '') IN ('', 'system') AND coalesce(p_actor_principal_id, '') = '' END
+    AND length(p_names) <= 128 AND p_names !~ E'[\\u0001-\\u001f\\u007f-\\u009f]'
     AND jsonb_typeof(p_payload) = 'object'
     AND octet_length(p_stored) <= p_payload_max_bytes
     -- As many brackets as it takes to be too deep do not fit into less.
@@ -156,17 +157,12 @@ AS $$
 -- The parameter id is also the name of a column.
 #variable_conflict use_column
 DECLARE
-    v_draft seqline.event_draft := ROW(
-        type, payload, resource_kind, receive_action, resource_id, resource_version, space_id, channel_id,
-        thread_id, actor_kind, actor_principal_id, audience_principal_id, coalesce(schema_version, 1),
-        client_msg_id, nullif(id, '00000000-0000-0000-0000-000000000000'), coalesce(truncated, false),
-        traceparent);
     v_settings seqline.settings;
-    v_callers_id boolean := v_draft.id IS NOT NULL;
+    v_callers_id boolean := coalesce(id <> '00000000-0000-0000-0000-000000000000', false);
     v_stored text;
     v_names text;
     v_xid xid8;
-    v_id uuid := coalesce(v_draft.id, seqline.uuid_v7());
+    v_id uuid := CASE WHEN v_callers_id THEN id ELSE seqline.uuid_v7() END;
 BEGIN
     SELECT * INTO v_settings FROM seqline.settings;
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
@@ -174,11 +170,15 @@ BEGIN
     END IF;
     v_stored := payload::text;
     v_names := concat_ws('|', resource_kind, receive_action, resource_id, space_id, channel_id, thread_id,
-        audience_principal_id, client_msg_id);
+        actor_principal_id, audience_principal_id, client_msg_id);
     IF NOT seqline.is_plain_event(type, schema_version, resource_kind, receive_action, v_names, actor_kind,
         actor_principal_id, payload, v_stored, v_settings.event_payload_max_bytes)
     THEN
-        PERFORM seqline.check_draft(v_draft, v_settings.event_payload_max_bytes, '');
+        PERFORM seqline.check_draft(
+            ROW(type, payload, resource_kind, receive_action, resource_id, resource_version, space_id, channel_id, thread_id,
+                actor_kind, actor_principal_id, audience_principal_id, coalesce(schema_version, 1), client_msg_id,
+                nullif(id, '00000000-0000-0000-0000-000000000000'), coalesce(truncated, false), traceparent)::seqline.event_draft,
+            v_settings.event_payload_max_bytes, '');
     END IF;
     v_xid := seqline.mark_transaction(v_settings, v_callers_id OR v_settings.sequencing = 'after_commit');
     IF v_callers_id OR v_settings.sequencing = 'after_commit' THEN
@@ -188,12 +188,12 @@ BEGIN
             resource_kind, resource_id, resource_version, audience_principal_id, receive_action, payload, truncated,
             client_msg_id, correlation_id, trace_context, id_is_callers)
         VALUES (
-            v_xid, v_id, v_draft.type, v_draft.schema_version, nullif(v_draft.actor_kind, ''),
-            nullif(v_draft.actor_principal_id, ''), nullif(v_draft.space_id, ''), nullif(v_draft.channel_id, ''),
-            nullif(v_draft.thread_id, ''), v_draft.resource_kind, nullif(v_draft.resource_id, ''),
-            v_draft.resource_version, nullif(v_draft.audience_principal_id, ''), v_draft.receive_action,
-            v_draft.payload, v_draft.truncated, nullif(v_draft.client_msg_id, ''),
-            seqline.correlation_of(v_draft.traceparent), seqline.sampled_context(v_draft.traceparent), v_callers_id)
+            v_xid, v_id, type, coalesce(schema_version, 1), nullif(actor_kind, ''),
+            nullif(actor_principal_id, ''), nullif(space_id, ''), nullif(channel_id, ''),
+            nullif(thread_id, ''), resource_kind, nullif(resource_id, ''),
+            resource_version, nullif(audience_principal_id, ''), receive_action,
+            payload, coalesce(truncated, false), nullif(client_msg_id, ''),
+            seqline.correlation_of(traceparent), seqline.sampled_context(traceparent), v_callers_id)
         ON CONFLICT (id) WHERE id_is_callers DO NOTHING;
         IF NOT FOUND THEN
             PERFORM seqline.refuse_duplicate(v_id);
@@ -206,12 +206,12 @@ BEGIN
             resource_kind, resource_id, resource_version, audience_principal_id, receive_action, payload, truncated,
             client_msg_id, correlation_id, trace_context)
         VALUES (
-            v_xid, v_id, v_draft.type, v_draft.schema_version, nullif(v_draft.actor_kind, ''),
-            nullif(v_draft.actor_principal_id, ''), nullif(v_draft.space_id, ''), nullif(v_draft.channel_id, ''),
-            nullif(v_draft.thread_id, ''), v_draft.resource_kind, nullif(v_draft.resource_id, ''),
-            v_draft.resource_version, nullif(v_draft.audience_principal_id, ''), v_draft.receive_action,
-            v_draft.payload, v_draft.truncated, nullif(v_draft.client_msg_id, ''),
-            seqline.correlation_of(v_draft.traceparent), seqline.sampled_context(v_draft.traceparent));
+            v_xid, v_id, type, coalesce(schema_version, 1), nullif(actor_kind, ''),
+            nullif(actor_principal_id, ''), nullif(space_id, ''), nullif(channel_id, ''),
+            nullif(thread_id, ''), resource_kind, nullif(resource_id, ''),
+            resource_version, nullif(audience_principal_id, ''), receive_action,
+            payload, coalesce(truncated, false), nullif(client_msg_id, ''),
+            seqline.correlation_of(traceparent), seqline.sampled_context(traceparent));
     END IF;
     RETURN v_id;
 END
@@ -280,7 +280,7 @@ AS $$
             -- Drawing each from the system would take longer than all else about an event, so one seed is, and spread.
             SELECT d.payload::text AS stored, encode(sha256(g.seed || int8send(e.position)), 'hex') AS random,
                 concat_ws('|', d.resource_kind, d.receive_action, d.resource_id, d.space_id, d.channel_id, d.thread_id,
-                    d.audience_principal_id, d.client_msg_id) AS names
+                    d.actor_principal_id, d.audience_principal_id, d.client_msg_id) AS names
             OFFSET 0
         ) r
         WHERE CASE WHEN seqline.is_plain_event(d.type, d.schema_version, d.resource_kind, d.receive_action, r.names,

@@ -2,13 +2,14 @@
 //!
 //! `bench_append [--seconds N] [--runs N] [--held-minutes N] [PART ...]`: N seconds for each rate instead of 3, taken so many times
 //! instead of 3, and minutes for the held snapshot instead of 5; the parts are `rates`, `batch`, `numbered`, `tail` and `held`, all of
-//! them when none is named, and `held-after-commit`, which is not judged. Exits with 1 when a threshold is missed.
+//! them when none is named, and `held-after-commit` and `gate`, which are not judged. Exits with 1 when a threshold is missed.
 
 #[path = "../measuring/mod.rs"]
 mod measuring;
 
 mod batch;
 mod databases;
+mod gate;
 mod held;
 mod latency;
 mod load;
@@ -29,7 +30,7 @@ const USAGE: Usage = Usage {
     bench: "append",
     numbers: &["--seconds", "--runs", "--held-minutes"],
     parts: &["rates", "batch", "numbered", "tail", "held"],
-    on_request: &["held-after-commit"],
+    on_request: &["held-after-commit", "gate"],
     keys: &[
         keys::AT_COMMIT_32_TO_COUNTER,
         keys::AT_COMMIT_32_TO_8,
@@ -87,6 +88,7 @@ async fn measure(server: &TestServer, arguments: &Arguments, report: &mut Report
                 report.judge(keys::HELD_RATIO, p99)?;
                 kept.extend(rates);
             }
+            "gate" => gate::measure(server, plan, report).await.context("compare gates")?,
             _ => {
                 held::after_commit(server, plan, report).await.context("hold a snapshot")?;
             }

@@ -95,7 +95,8 @@ impl Work for Way {
             }
         }
         match *self {
-            Self::AtCommit | Self::AfterCommit => seqline::commit(tx).await?,
+            // After commit there is nothing that the library's commit could do faster.
+            Self::AtCommit => seqline::commit(tx).await?,
             _ => tx.commit().await?,
         }
         Ok(())
