@@ -111,7 +111,7 @@ END
 $$;
 
 -- Gives the next numbers to staged transactions, in the order of commit_order: those of `p_missing` that are there by now, and up to
--- `p_limit` above `p_high`; no more once they have 10,000 events, but at least one. Under the numbering lock, so any number of
+-- `p_limit` above `p_high`; no more once they have 10,000 events or fill the partitions, but at least one. Under the numbering lock, so any number of
 -- callers may do this. Returns the numbers of commit_order that it took, and whether it left some for the next batch.
 CREATE FUNCTION seqline.number_staged(
     p_high bigint, p_missing bigint[], p_limit integer, OUT taken bigint[], OUT more boolean, OUT events bigint,
@@ -121,6 +121,7 @@ SET search_path = pg_catalog, pg_temp
 -- By index and one transaction after the other, whatever the tables held when the plan was made: over the dead rows that a
 -- held snapshot keeps anything else would take longer and longer.
 SET enable_seqscan = off
+SET enable_bitmapscan = off
 SET enable_hashjoin = off
 SET enable_mergejoin = off
 SET jit = off
@@ -128,7 +129,8 @@ AS $$
 DECLARE
     c_events_max CONSTANT bigint := 10000;
     v_xids xid8[];
-    v_head bigint;
+    v_head bigint := seqline.head();
+    v_room bigint := (SELECT b.upper_bound FROM seqline.log_bounds b) - 1 - v_head;
     v_permission_version bigint;
 BEGIN
     SELECT array_agg(t.n ORDER BY t.n) FILTER (WHERE t.fits), array_agg(t.xid ORDER BY t.n) FILTER (WHERE t.fits),
@@ -136,7 +138,8 @@ BEGIN
         count(*) FILTER (WHERE NOT t.fits) > 0 OR count(*) FILTER (WHERE t.n > p_high) >= p_limit
     INTO taken, v_xids, events, more
     FROM (
-        SELECT b.n, b.xid, c.events, sum(c.events) OVER (ORDER BY b.n) - c.events < c_events_max AS fits
+        SELECT b.n, b.xid, c.events, sum(c.events) OVER (ORDER BY b.n) - c.events < c_events_max
+            AND (sum(c.events) OVER (ORDER BY b.n) <= v_room OR row_number() OVER (ORDER BY b.n) = 1) AS fits
         FROM (
             SELECT s.n, s.xid FROM seqline.staged_transactions s WHERE s.n = ANY (p_missing)
             UNION ALL
@@ -144,7 +147,6 @@ BEGIN
         ) b
         CROSS JOIN LATERAL (SELECT count(*) AS events FROM seqline.staged_events e WHERE e.xid = b.xid) c
     ) t;
-    v_head := seqline.head();
     last_seq := v_head + events;
     IF taken IS NULL THEN
         taken := '{}';
@@ -174,18 +176,22 @@ $$;
 
 -- Everything that waits, for whoever numbers inside COMMIT while something may: it may have seen what those transactions did. Under the
 -- numbering lock. All in one transaction, so whoever changes to at_commit lets the sequencer do most of it before.
+--
+-- What one look shows and no more: a later look could show a transaction together with one that it waited for, which drew a smaller number
+-- and was not visible before.
 CREATE FUNCTION seqline.number_all_staged() RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    v_high bigint := (SELECT f.n FROM seqline.staging_floor f);
+    v_numbers bigint[];
     v_taken bigint[];
 BEGIN
-    LOOP
-        SELECT s.taken INTO v_taken FROM seqline.number_staged(v_high, '{}', 1000) s;
-        EXIT WHEN cardinality(v_taken) = 0;
-        v_high := v_taken[cardinality(v_taken)];
+    SELECT array_agg(s.n ORDER BY s.n) INTO v_numbers
+    FROM seqline.staged_transactions s WHERE s.n > (SELECT f.n FROM seqline.staging_floor f);
+    WHILE cardinality(v_numbers) > 0 LOOP
+        SELECT s.taken INTO v_taken FROM seqline.number_staged(9223372036854775807, v_numbers[1:1000], 1) s;
+        v_numbers := v_numbers[cardinality(v_taken) + 1:];
     END LOOP;
 END
 $$;
@@ -239,6 +245,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     v_settings seqline.settings;
+    v_in_staged boolean := p_in_staged;
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION USING
@@ -248,8 +255,14 @@ BEGIN
             SCHEMA = 'seqline',
             CONSTRAINT = 'seqline_isolation';
     END IF;
-    IF p_in_staged THEN
-        WITH moved AS (DELETE FROM seqline.staged_events e WHERE e.xid = p_xid RETURNING *)
+    SELECT * INTO v_settings FROM seqline.settings;
+    IF v_settings.staging_open THEN
+        -- It has staged events, was then to do something else before it ended, and meanwhile numbering was changed.
+        DELETE FROM seqline.staged_transactions s WHERE s.xid = p_xid AND s.started_at = now();
+        v_in_staged := v_in_staged OR FOUND;
+    END IF;
+    IF v_in_staged THEN
+        WITH moved AS (DELETE FROM seqline.staged_events e WHERE e.xid = p_xid AND e.occurred_at = now() RETURNING *)
         INSERT INTO seqline.pending_events OVERRIDING SYSTEM VALUE
         SELECT m.xid, m.ord, m.id, m.type, m.schema_version, m.actor_kind, m.actor_principal_id, m.space_id,
             m.channel_id, m.thread_id, m.resource_kind, m.resource_id, m.resource_version,
@@ -257,7 +270,6 @@ BEGIN
             m.correlation_id, m.trace_context, m.occurred_at
         FROM moved m;
     END IF;
-    SELECT * INTO v_settings FROM seqline.settings;
     PERFORM seqline.number_transaction(p_xid, v_settings);
 END
 $$;
@@ -331,20 +343,26 @@ BEGIN
     wake := false;
     SELECT s.sequencing, s.notification, i.id INTO v_sequencing, v_notification, v_incarnation
     FROM seqline.settings s LEFT JOIN seqline.incarnation i ON true;
-    IF v_sequencing <> 'at_commit'
-        OR current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted')
-        OR NOT seqline.has_appended()
-    THEN
-        RETURN;
+    IF current_setting('transaction_isolation') IN ('read committed', 'read uncommitted') THEN
+        IF NOT seqline.has_appended() THEN
+            RETURN;
+        END IF;
+        wake := v_sequencing = 'at_commit' AND v_notification = 'after_commit';
+        IF v_sequencing = 'at_commit' AND v_incarnation IS NULL THEN
+            -- The first after a crash flushes alone.
+            INSERT INTO seqline.incarnation DEFAULT VALUES ON CONFLICT DO NOTHING;
+        ELSIF v_sequencing = 'at_commit' AND current_setting('synchronous_commit') IN ('on', 'off') THEN
+            -- Other values wait for more, or for less, than the shared flush does.
+            PERFORM set_config('synchronous_commit', 'off', true), set_config('seqline.grouped_commit', 'on', true);
+            flushed_by :=
+                concat_ws('/', v_incarnation, extract(epoch FROM pg_postmaster_start_time()), current_setting('port'));
+            RETURN;
+        END IF;
     END IF;
-    wake := v_notification = 'after_commit';
-    IF v_incarnation IS NULL THEN
-        -- The first after a crash flushes alone.
-        INSERT INTO seqline.incarnation DEFAULT VALUES ON CONFLICT DO NOTHING;
-    ELSIF current_setting('synchronous_commit') IN ('on', 'off') THEN
-        -- Other values wait for more, or for less, than the shared flush does.
-        PERFORM set_config('synchronous_commit', 'off', true), set_config('seqline.grouped_commit', 'on', true);
-        flushed_by := concat_ws('/', v_incarnation, extract(epoch FROM pg_postmaster_start_time()), current_setting('port'));
+    -- With a flush of its own, so that an answer means the same. In a stricter isolation level it is not looked whether there are events:
+    -- that would be a conflict in every serializable neighbour.
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
 END
 $$;

@@ -44,8 +44,8 @@ BEGIN
         RETURN;
     END IF;
     PERFORM FROM seqline.staged_transactions s WHERE s.n > v_floor AND s.n <= p_floor LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION 'staged transactions wait below %', p_floor USING ERRCODE = 'object_not_in_prerequisite_state';
+    IF FOUND OR p_floor > coalesce(pg_sequence_last_value('seqline.commit_order'::regclass), 0) THEN
+        RAISE EXCEPTION 'transactions can still wait below %', p_floor USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     -- What it says was durable before; after a crash an older one is as good.
     PERFORM set_config('synchronous_commit', 'off', true);
@@ -92,8 +92,8 @@ BEGIN
     IF p_sequencing IS NULL OR p_sequencing NOT IN ('at_commit', 'after_commit') THEN
         RAISE EXCEPTION 'sequencing is at_commit or after_commit' USING ERRCODE = 'invalid_parameter_value';
     END IF;
-    PERFORM seqline.lock_numbering((SELECT s.numbering_lock_timeout_ms FROM seqline.settings s));
     SELECT * INTO v_before FROM seqline.settings FOR UPDATE;
+    PERFORM seqline.lock_numbering(v_before.numbering_lock_timeout_ms);
     IF v_before.sequencing = p_sequencing THEN
         RETURN false;
     END IF;
@@ -123,11 +123,12 @@ BEGIN
     END IF;
     PERFORM seqline.lock_numbering(v_settings.numbering_lock_timeout_ms);
     BEGIN
+        -- Nothing is waited for with the numbering lock in hand.
         LOCK TABLE seqline.staged_transactions IN EXCLUSIVE MODE NOWAIT;
+        SELECT * INTO v_settings FROM seqline.settings FOR UPDATE NOWAIT;
     EXCEPTION WHEN lock_not_available THEN
         RETURN false;
     END;
-    SELECT * INTO v_settings FROM seqline.settings FOR UPDATE;
     IF v_settings.sequencing = 'at_commit' AND v_settings.staging_open THEN
         PERFORM seqline.number_all_staged();
         PERFORM setval('seqline.staging_closed_at'::regclass, v_settings.sequencing_changes);

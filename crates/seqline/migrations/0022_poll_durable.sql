@@ -97,6 +97,9 @@ BEGIN
         v_stop := coalesce(v_lock.stop_seq, 9223372036854775807);
         IF v_durable >= v_from THEN
             v_stop := least(v_stop, v_durable);
+        ELSIF seqline.head() >= v_from THEN
+            -- What came since is for the next call, which waits until it is durable.
+            v_stop := least(v_stop, v_from);
         END IF;
         v_next := v_from + 1;
         v_first := NULL;

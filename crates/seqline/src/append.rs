@@ -37,7 +37,8 @@ pub async fn begin(pool: &PgPool) -> Result<PgTransaction<'static>, DatabaseErro
 /// [`APPEND_STATEMENT_EVENTS_MAX`], which a database whose setting `append_batch_max_events` is lower refuses.
 ///
 /// All or nothing: after an error PostgreSQL refuses everything but a rollback, to a savepoint or of the whole
-/// transaction. The transaction must be READ COMMITTED, PostgreSQL's default.
+/// transaction. The transaction must be READ COMMITTED, PostgreSQL's default, unless events are numbered after commit and have no ids of
+/// your own. One with an id of your own waits for an open transaction that has the same.
 ///
 /// Not cancel safe in the sense of any statement: a dropped future leaves it open whether the events are in the
 /// transaction, so roll it back.

@@ -53,7 +53,8 @@ impl DurableHead {
         } else if let Some((written, flushed)) = look.written.zip(look.flushed) {
             wait_for_flush(connection, written, flushed).await?;
         }
-        self.known.fetch_max(look.head, Ordering::Relaxed);
+        // Not the larger one: after a failover to a server that has less, the log is shorter.
+        self.known.store(look.head, Ordering::Relaxed);
         Ok(())
     }
 
@@ -72,7 +73,7 @@ async fn wait_for_flush(
     while flushed < written {
         // The position is behind what is flushed for ever when nobody writes: it can be that of a page that has just begun.
         if waiting.elapsed() >= DURABLE_PATIENCE {
-            store::commit::flush(connection).await?;
+            store::durable::flush(connection).await?;
             return Ok(());
         }
         pause(DURABLE_POLL_INTERVAL).await;
@@ -87,7 +88,7 @@ async fn flush_on_standbys(connection: &mut PgConnection) -> Result<(), Database
     while store::durable::flush_waits(connection).await? {
         pause(FLUSH_RETRY_INTERVAL).await;
     }
-    Ok(store::commit::flush(connection).await?)
+    Ok(store::durable::flush(connection).await?)
 }
 
 /// By the system's time: what a real server does is waited for.

@@ -216,8 +216,8 @@ impl From<sqlx::Error> for AppendError {
 #[non_exhaustive]
 pub enum CommitError {
     /// The connection was lost before the answer: the transaction may have committed, or may still commit while its
-    /// server process waits for the numbering lock. Try again with events of the same ids: if the first attempt went
-    /// through, the second is refused with [`CommitError::DuplicateId`] or [`AppendError::DuplicateId`].
+    /// server process waits for the numbering lock. Try again with events of the same ids, if you gave them ids of your own: if the
+    /// first attempt went through, the second is refused with [`AppendError::DuplicateId`].
     #[error("connection lost during commit, the outcome is unknown: {0}")]
     Unknown(DatabaseError),
     /// The transaction has committed, and the connection was lost before it was known to be durable. As a rule it is; a crash of the
@@ -306,7 +306,7 @@ impl From<sqlx::Error> for CommitError {
         match error.seqline_constraint() {
             Some("duplicate_id") => Self::DuplicateId { id: uuid_in(pg.message()), message: message() },
             Some("numbering_lock") => Self::NumberingLock { message: message() },
-            _ => match missing_partition(pg) {
+            _ => match missing_partition(&error) {
                 Some((first_seq, last_seq)) => Self::NoPartition { first_seq, last_seq },
                 None => Self::Database(error),
             },
@@ -315,7 +315,8 @@ impl From<sqlx::Error> for CommitError {
 }
 
 /// A missing partition and a violated CHECK share their SQLSTATE; only the second names a constraint.
-fn missing_partition(pg: &PgDatabaseError) -> Option<(i64, i64)> {
+pub(crate) fn missing_partition(error: &DatabaseError) -> Option<(i64, i64)> {
+    let pg = error.pg()?;
     let of_the_log =
         pg.code() == "23514" && pg.schema() == Some("seqline") && pg.table() == Some("event_log");
     if !of_the_log || pg.constraint().is_some() {

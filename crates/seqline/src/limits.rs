@@ -133,3 +133,6 @@ pub const STAGING_CLOSE_PAUSE: Duration = Duration::from_millis(20);
 
 /// Waiting transactions that a status counts. Past that, more is no more news.
 pub const STAGED_COUNT_MAX: i64 = 1_000_000;
+
+/// Most partitions that are made at once, as the database has it.
+pub(crate) const PARTITIONS_AHEAD_MAX: i32 = 300;

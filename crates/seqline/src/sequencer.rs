@@ -20,9 +20,8 @@ use self::window::Window;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::deadline::{Lease, Stopwatch, within};
-use crate::error::DatabaseError;
-use crate::limits::{SEQUENCER_HOUSEKEEPING_INTERVAL, STATEMENT_DEADLINE};
-use crate::maintenance::{Maintenance, MaintenanceConfig};
+use crate::error::{DatabaseError, missing_partition};
+use crate::limits::{PARTITIONS_AHEAD_MAX, SEQUENCER_HOUSEKEEPING_INTERVAL, STATEMENT_DEADLINE};
 use crate::settings;
 use crate::store;
 use crate::store::sequencer::Batch;
@@ -190,16 +189,17 @@ impl Sequencer {
         Ok(store::sequencer::hold(connection, self.id, self.config.lease).await?)
     }
 
-    /// The next batch. A partition that is missing is made: nobody else is told of it, as writers are when they number themselves.
+    /// The next batch. Partitions that are missing are made, as many as it needs: nobody else is told of them, as writers are when they
+    /// number themselves, and what has committed cannot be refused any more.
     async fn batch(&self, connection: &mut PgConnection, window: &Window) -> Result<Batch, DatabaseError> {
-        const CHECK_VIOLATION: &str = "23514";
         match self.bounded(next_batch(connection, window, self.config.batch_size)).await {
-            Err(error) if error.sqlstate() == Some(CHECK_VIOLATION) => {
-                Maintenance::new(self.pool.clone(), MaintenanceConfig::default(), self.clock.clone())
-                    .ensure()
-                    .await?;
-                self.bounded(next_batch(connection, window, self.config.batch_size)).await
-            }
+            Err(error) => match missing_partition(&error) {
+                Some((first, last)) => {
+                    self.bounded(make_partitions(connection, first, last)).await?;
+                    self.bounded(next_batch(connection, window, self.config.batch_size)).await
+                }
+                None => Err(error),
+            },
             result => result,
         }
     }
@@ -220,6 +220,15 @@ impl Sequencer {
     ) -> Result<T, DatabaseError> {
         within(self.config.statement_timeout, statement).await
     }
+}
+
+/// Those that a transaction needs for these numbers, and those that are kept ahead.
+async fn make_partitions(connection: &mut PgConnection, first: i64, last: i64) -> Result<(), DatabaseError> {
+    let settings = store::settings::partition_settings(connection).await?;
+    let needed = i32::try_from((last - first) / settings.size + 1).unwrap_or(PARTITIONS_AHEAD_MAX);
+    let ahead = needed.saturating_add(settings.ahead).min(PARTITIONS_AHEAD_MAX);
+    store::partitions::ensure(connection, settings.size, ahead, first - 1).await?;
+    Ok(())
 }
 
 async fn next_batch(

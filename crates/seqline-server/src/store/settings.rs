@@ -44,7 +44,7 @@ pub(crate) async fn open_transactions(
          ) AS gid
          FROM pg_locks l
          LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-         WHERE l.locktype = 'relation' AND l.granted AND l.relation = 'seqline.staging'::regclass
+         WHERE l.locktype = 'relation' AND l.granted AND l.relation = 'seqline.staged_transactions'::regclass AND l.mode = 'RowExclusiveLock'
            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
          ORDER BY gid, l.pid LIMIT $1",
     )

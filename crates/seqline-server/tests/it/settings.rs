@@ -115,7 +115,8 @@ async fn what_keeps_a_change_open_is_named_and_the_sequencer_completes_it() {
     let outcome = on(&db, Role::App, ["settings", "sequencing", "at_commit"]).run().await;
     assert_eq!(
         outcome.stdout,
-        "events are numbered at commit from now on. The change is not complete: still open is prepared transaction order-17. A sequencer completes it when that has ended\n"
+        "events are numbered at commit from now on. The change is not complete: still open is prepared transaction order-17. A sequencer completes it when that has ended\n",
+        "{outcome:?}"
     );
     assert_eq!(
         outcome.sentence(0),

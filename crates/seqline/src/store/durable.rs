@@ -38,11 +38,17 @@ pub(crate) async fn flushed(connection: &mut PgConnection) -> Result<i64, sqlx::
         .await
 }
 
-/// Whether a flush of this login waits for a standby. Its client may have given up; the server goes on waiting.
+/// A commit of its own that is durable when it returns, and all before it. Outside a transaction. Told apart from those of commits, of which
+/// some are nearly always under way.
+pub(crate) async fn flush(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT seqline.flush() AS for_a_reader").execute(connection).await.map(drop)
+}
+
+/// Whether a [`flush`] of this login waits for a standby. Its client may have given up; the server goes on waiting.
 pub(crate) async fn flush_waits(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
     sqlx::query_scalar(
         "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE usename = current_user AND datname = current_database()
-             AND wait_event = 'SyncRep' AND query = 'SELECT seqline.flush()')",
+             AND wait_event = 'SyncRep' AND query = 'SELECT seqline.flush() AS for_a_reader')",
     )
     .fetch_one(connection)
     .await

@@ -48,10 +48,10 @@ async fn write(db: &TestDb, writers: i64, each: i64) {
 /// Two workers, and the lease of the sequencer of the first.
 async fn two_workers(db: &TestDb) -> (Worker, Worker, Uuid) {
     let first = Worker::start(worker(db)).await;
+    after_commit(db).await;
     eventually(DEADLINE, "the first has the lease", async || holder(db).await.is_some()).await;
     let holds = holder(db).await.expect("it has the lease");
     let second = Worker::start(worker(db)).await;
-    after_commit(db).await;
     (first, second, holds)
 }
 
@@ -121,6 +121,7 @@ async fn a_stop_in_good_order_gives_the_lease_back() {
     let db = server_db().await;
     let long = worker(&db).env("SEQLINE_SEQUENCER__LEASE", "30s");
     let first = Worker::start(long).await;
+    after_commit(&db).await;
     eventually(DEADLINE, "it has the lease", async || holder(&db).await.is_some()).await;
     let lasts: bool = sqlx::query_scalar(
         "SELECT expires_at > clock_timestamp() + interval '10 s' FROM seqline.sequencer_lease",
@@ -129,7 +130,6 @@ async fn a_stop_in_good_order_gives_the_lease_back() {
     .await
     .unwrap();
     assert!(lasts, "the lease is as long as the configuration says");
-    after_commit(&db).await;
     append(&db.producer(), [1]).await;
     first.stop().await;
     assert_eq!(holder(&db).await, None);
@@ -143,7 +143,6 @@ async fn a_stop_in_good_order_gives_the_lease_back() {
 async fn a_worker_completes_a_change_to_at_commit() {
     let db = server_db().await;
     let worker = Worker::start(worker(&db)).await;
-    eventually(DEADLINE, "it has the lease", async || holder(&db).await.is_some()).await;
     for (value, n) in [("after_commit", 1), ("at_commit", 2), ("after_commit", 3), ("at_commit", 4)] {
         on(&db, Role::App, ["settings", "sequencing", value]).ok().await;
         append(&db.producer(), [n]).await;

@@ -45,9 +45,8 @@ async fn commits_wait_for_one_flush_and_the_numbering_lock_is_free_meanwhile() {
     let server = TestServer::with(Durability::Durable, &[]).await;
     let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
     let pool = db.pool(Role::Producer, 8);
-    // Connections of before, on which the setting is seen with the next statement.
-    let transactions = join_all((1..=8).map(|n| begin_with(&pool, n))).await;
     wait_for_a_standby_that_is_not_there(&db, "nobody").await;
+    let transactions = join_all((1..=8).map(|n| begin_with(&pool, n))).await;
     let commits: Vec<_> = transactions.into_iter().map(|tx| tokio::spawn(seqline::commit(tx))).collect();
 
     let mut reader = db.connect(Role::Reader).await;
@@ -67,8 +66,8 @@ async fn the_next_one_flushes_when_the_connection_of_the_one_that_does_is_lost()
     let server = TestServer::with(Durability::Durable, &[]).await;
     let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
     let pool = db.pool(Role::Producer, 4);
-    let transactions = join_all((1..=4).map(|n| begin_with(&pool, n))).await;
     wait_for_a_standby_that_is_not_there(&db, "nobody").await;
+    let transactions = join_all((1..=4).map(|n| begin_with(&pool, n))).await;
     let commits: Vec<_> = transactions.into_iter().map(|tx| tokio::spawn(seqline::commit(tx))).collect();
     let admin = db.admin();
     let mut reader = db.connect(Role::Reader).await;
@@ -206,5 +205,25 @@ async fn transactions_without_events_commit_as_they_are() {
         let mut tx = seqline::begin(&db.pool(role, 1)).await.unwrap();
         sqlx::raw_sql("SELECT pg_current_xact_id()").execute(&mut *tx).await.unwrap();
         seqline::commit(tx).await.unwrap();
+    }
+}
+
+/// An answer means the same whatever the session says of its commits.
+#[tokio::test]
+async fn an_asynchronous_session_waits_in_both_ways_to_number() {
+    let db = TestDb::at_commit().await;
+    for (sequencing, shared, setting) in
+        [(Sequencing::AtCommit, true, "off"), (Sequencing::AfterCommit, false, "on")]
+    {
+        seqline::settings::set_sequencing(&mut db.connect(Role::App).await, sequencing, None).await.unwrap();
+        let mut tx = begin_with(&db.producer(), 1).await;
+        sqlx::raw_sql("SET LOCAL synchronous_commit = off").execute(&mut *tx).await.unwrap();
+        let prepared: (bool, String) = sqlx::query_as(
+            "SELECT flushed_by IS NOT NULL, current_setting('synchronous_commit') FROM seqline.prepare_commit()",
+        )
+        .fetch_one(&mut *tx)
+        .await
+        .unwrap();
+        assert_eq!(prepared, (shared, setting.to_owned()), "{sequencing}");
     }
 }

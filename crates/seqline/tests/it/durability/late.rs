@@ -97,7 +97,7 @@ async fn a_commit_that_a_crash_took_back_is_not_answered_by_a_flush_after_it() {
         .max_connections(1)
         .connect_lazy_with(db.options(Role::App).port(proxy.addr().port()).application_name("slow"));
     let (tx, _) = begin(&slow).await;
-    proxy.delay(Duration::from_millis(500));
+    proxy.delay(Duration::from_secs(2));
     let flushing = tokio::spawn({
         let committer = committer.clone();
         async move { committer.commit(tx).await }

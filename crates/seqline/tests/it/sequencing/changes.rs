@@ -134,12 +134,8 @@ async fn a_snapshot_of_before_the_change_cannot_stage_behind_it() {
     assert_eq!(logged(&db).await, [2]);
 }
 
-/// Something of the application that comes even after the last pass appends once more, after it has waited.
-#[tokio::test]
-async fn a_transaction_that_appends_after_its_last_pass_draws_its_place_again() {
-    let db = TestDb::at_commit().await;
-    change(&db, Sequencing::AfterCommit).await;
-    let schema = "
+/// Deferred work so deep that it comes after the last pass: it waits for a row, and appends event 2.
+const DEEP: &str = "
         CREATE TABLE rows (id integer PRIMARY KEY, n integer);
         INSERT INTO rows VALUES (1, 0);
         CREATE TABLE deep (depth integer);
@@ -156,10 +152,9 @@ async fn a_transaction_that_appends_after_its_last_pass_draws_its_place_again() 
         CREATE CONSTRAINT TRIGGER deeper AFTER INSERT ON deep DEFERRABLE INITIALLY DEFERRED
             FOR EACH ROW EXECUTE FUNCTION deeper();
         GRANT ALL ON ALL TABLES IN SCHEMA public TO PUBLIC";
-    sqlx::raw_sql(schema).execute(&db.admin()).await.unwrap();
-    let mut first = seqline::begin(&db.app()).await.unwrap();
-    sqlx::raw_sql("UPDATE rows SET n = n + 1").execute(&mut *first).await.unwrap();
 
+/// Appends event 1 and commits; returns when it waits for the row.
+async fn commit_deep(db: &TestDb) -> tokio::task::JoinHandle<Result<(), sqlx::Error>> {
     let mut late = db.connect(Role::App).await;
     run(&mut late, "BEGIN; INSERT INTO deep VALUES (8)").await;
     append_in(&mut late, 1).await;
@@ -175,6 +170,19 @@ async fn a_transaction_that_appends_after_its_last_pass_draws_its_place_again() 
         },
     )
     .await;
+    committing
+}
+
+/// Something of the application that comes even after the last pass appends once more, after it has waited.
+#[tokio::test]
+async fn a_transaction_that_appends_after_its_last_pass_draws_its_place_again() {
+    let db = TestDb::at_commit().await;
+    change(&db, Sequencing::AfterCommit).await;
+    sqlx::raw_sql(DEEP).execute(&db.admin()).await.unwrap();
+    let mut first = seqline::begin(&db.app()).await.unwrap();
+    sqlx::raw_sql("UPDATE rows SET n = n + 1").execute(&mut *first).await.unwrap();
+
+    let committing = commit_deep(&db).await;
     // It has drawn by now, and waits. Whoever it waits for draws later and comes before it.
     seqline::append(&mut first, &[event(0)]).await.unwrap();
     first.commit().await.unwrap();
@@ -182,4 +190,64 @@ async fn a_transaction_that_appends_after_its_last_pass_draws_its_place_again() 
     let _sequencer = sequencer(&db);
     settled(&db).await;
     assert_eq!(logged(&db).await, [0, 1, 2]);
+}
+
+/// Whoever numbers what waits does not see everything at once: one that it did not see can have been waited for by one that it sees later.
+#[tokio::test]
+async fn what_appears_while_others_are_numbered_keeps_its_place() {
+    let db = TestDb::at_commit().await;
+    change(&db, Sequencing::AfterCommit).await;
+    let mut producer = db.connect(Role::Producer).await;
+    run(&mut producer, "BEGIN").await;
+    append_in(&mut producer, 1).await;
+    run(&mut producer, "PREPARE TRANSACTION 'first'").await;
+    append(&db.producer(), [0]).await;
+    // At commit and back, while somebody waits inside COMMIT who was to number there. Without what the command does besides.
+    let mut admin = db.connect(Role::Admin).await;
+    run(&mut admin, "SELECT seqline.set_sequencing('at_commit', NULL)").await;
+    run(&mut admin, "BEGIN; LOCK TABLE seqline.numbering IN EXCLUSIVE MODE").await;
+    let mut holds = db.connect(Role::Admin).await;
+    run(&mut holds, "BEGIN; LOCK TABLE seqline.event_log_from_0000000000000000001 IN SHARE MODE").await;
+    let waiter = db.producer();
+    let numbers_others = tokio::spawn(async move { append(&waiter, [3]).await });
+    let pool = db.admin();
+    let waits_for = async |table: &str| {
+        let sql = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = $1::regclass";
+        sqlx::query_scalar::<_, i64>(sql).bind(table).fetch_one(&pool).await.unwrap() == 1
+    };
+    let soon = std::time::Duration::from_secs(20);
+    seqline_testkit::eventually(soon, "it waits to number", async || waits_for("seqline.numbering").await)
+        .await;
+    run(&mut admin, "SELECT seqline.set_sequencing('after_commit', NULL); COMMIT").await;
+    let partition = "seqline.event_log_from_0000000000000000001";
+    seqline_testkit::eventually(soon, "it has looked, and writes", async || waits_for(partition).await).await;
+
+    run(&mut producer, "COMMIT PREPARED 'first'").await;
+    // Began when the other had ended.
+    append(&db.producer(), [2]).await;
+    run(&mut holds, "COMMIT").await;
+    numbers_others.await.unwrap();
+    let _sequencer = sequencer(&db);
+    settled(&db).await;
+    assert_eq!(logged(&db).await, [0, 3, 1, 2]);
+}
+
+#[tokio::test]
+async fn a_transaction_that_was_staged_and_is_then_numbered_stays_in_one_piece() {
+    let db = TestDb::at_commit().await;
+    change(&db, Sequencing::AfterCommit).await;
+    sqlx::raw_sql(DEEP).execute(&db.admin()).await.unwrap();
+    let mut row = seqline::begin(&db.app()).await.unwrap();
+    sqlx::raw_sql("UPDATE rows SET n = n + 1").execute(&mut *row).await.unwrap();
+    let committing = commit_deep(&db).await;
+    let mut prepared = db.connect(Role::Producer).await;
+    run(&mut prepared, "BEGIN").await;
+    append_in(&mut prepared, 7).await;
+    run(&mut prepared, "PREPARE TRANSACTION 'between'").await;
+    assert!(!change(&db, Sequencing::AtCommit).await.complete);
+    run(&mut prepared, "COMMIT PREPARED 'between'").await;
+    row.rollback().await.unwrap();
+    committing.await.unwrap().unwrap();
+    append(&db.producer(), [8]).await;
+    assert_eq!(logged(&db).await, [7, 1, 2, 8]);
 }

@@ -134,4 +134,10 @@ async fn a_sequencer_makes_the_partition_that_it_needs() {
     settled(&db).await;
     let head = seqline::read::head(&mut db.connect(Role::Reader).await).await.unwrap();
     assert_eq!(head, upper + 3);
+    // What has committed cannot be refused any more, however much it is.
+    append(&pool, 0..1_000).await;
+    append(&pool, [1_000]).await;
+    settled(&db).await;
+    let head = seqline::read::head(&mut db.connect(Role::Reader).await).await.unwrap();
+    assert_eq!(head, upper + 1_004);
 }
