@@ -93,6 +93,7 @@ async fn a_handler_that_may_append_has_its_event_and_its_jobs_together() {
     let bench = Bench::on(database().await, config(), feeding(handler).may_append()).await;
     append(&bench.db.producer(), [1]).await;
     bench.processes(1).await;
+    bench.db.settled().await;
     bench.processes(1).await;
     assert_handled(&bench.db, 2).await;
 }
