@@ -43,19 +43,29 @@ async fn numbering_after_commit_without_notification() {
 /// The proof proves something only if it fails when nobody waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_waiting_the_proof_fails() {
-    let plan = Plan {
-        rounds: 5,
-        waiting: Waiting::LeftOut,
-        ..Plan::new(seed(), Mode::new(Sequencing::AtCommit, Notification::Off))
-    };
-    println!("{plan}");
-    let failed = match Box::pin(prove(&plan)).await {
-        Ok(report) => panic!("nothing was lost: {report}"),
-        Err(failed) => failed,
-    };
-    println!("{failed}");
-    let found = |is: fn(&Fault) -> bool| failed.faults.iter().any(is);
-    assert!(found(|fault| matches!(fault, Fault::NotFlushed { .. })), "{failed}");
-    assert!(found(|fault| matches!(fault, Fault::Lost { .. })), "{failed}");
-    assert!(found(|fault| matches!(fault, Fault::Vanished { .. } | Fault::Ended { .. })), "{failed}");
+    // What a reader was given too early is found only when it was given something in the last moments before the kill. So not always in
+    // the first round, with which a proof that fails ends.
+    let mut found = [false; 3];
+    for _ in 0..8 {
+        let plan = Plan {
+            rounds: 5,
+            waiting: Waiting::LeftOut,
+            ..Plan::new(seed(), Mode::new(Sequencing::AtCommit, Notification::Off))
+        };
+        println!("{plan}");
+        let failed = match Box::pin(prove(&plan)).await {
+            Ok(report) => panic!("nothing was lost: {report}"),
+            Err(failed) => failed,
+        };
+        println!("{failed}");
+        for fault in &failed.faults {
+            found[0] |= matches!(fault, Fault::NotFlushed { .. });
+            found[1] |= matches!(fault, Fault::Lost { .. });
+            found[2] |= matches!(fault, Fault::Vanished { .. } | Fault::Ended { .. });
+        }
+        if found == [true; 3] {
+            return;
+        }
+    }
+    panic!("not flushed, lost, given and taken back: {found:?}");
 }

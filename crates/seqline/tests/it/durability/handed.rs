@@ -73,6 +73,10 @@ async fn what_a_handler_was_given_survives_a_crash_in_its_round() {
 #[tokio::test]
 async fn what_a_program_has_polled_survives_a_crash_before_it_commits() {
     let (mut server, db) = lazy().await;
+    // Older servers cannot flush inside a transaction, and are waited for only so long.
+    if server.postgres().major() < 17 {
+        return;
+    }
     let mut admin = db.connect(Role::Admin).await;
     sqlx::raw_sql("SELECT seqline.register_consumer('polls', 'oldest')").execute(&mut admin).await.unwrap();
     let id = commit_without_flush(&db).await;
