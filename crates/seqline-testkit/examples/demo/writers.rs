@@ -90,7 +90,7 @@ async fn transaction(
                 work.committed += 1;
                 Ok(())
             }
-            Err(CommitError::Unknown(_)) => {
+            Err(CommitError::Unknown(_) | CommitError::NotKnownDurable(_)) => {
                 attempt.unknown(ids);
                 work.unknown += 1;
                 Err(())
