@@ -228,7 +228,8 @@ pub enum CommitError {
     /// reports no error.
     #[error("the transaction had failed already and was rolled back")]
     AlreadyFailed,
-    /// Another transaction appended an event with the same caller-supplied id first.
+    /// Another transaction appended an event with the same caller-supplied id first. Databases whose schema is older than version 19 say so
+    /// at COMMIT; later ones when it is appended.
     #[error("{message}")]
     DuplicateId {
         /// The id, when the message of the database named it.
