@@ -65,6 +65,27 @@ CREATE TABLE seqline.staged_transactions (
     xid xid8 NOT NULL,
     started_at timestamptz NOT NULL DEFAULT now(),
     staged_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Whether it has events in seqline.staged_events. When it has only the one that the marker carried, that is here.
+    in_staged boolean NOT NULL DEFAULT false,
+    ord bigint,
+    id uuid,
+    type text,
+    schema_version integer,
+    actor_kind text,
+    actor_principal_id text,
+    space_id text,
+    channel_id text,
+    thread_id text,
+    resource_kind text,
+    resource_id text,
+    resource_version bigint,
+    audience_principal_id text,
+    receive_action text,
+    payload jsonb,
+    truncated boolean,
+    client_msg_id text,
+    correlation_id uuid,
+    trace_context text,
     CONSTRAINT staged_transactions_pkey PRIMARY KEY (n),
     CONSTRAINT staged_transactions_xid_key UNIQUE (xid)
 ) WITH (vacuum_truncate = off, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
@@ -74,13 +95,15 @@ CREATE TABLE seqline.staged_transactions (
 -- see it too.
 CREATE SEQUENCE seqline.staging_closed_at AS bigint MINVALUE 0 START 0;
 
--- How far the sequencer has come: no number of commit_order up to the floor waits or will. Moved now and then and not with
--- every batch, so that few dead versions come of it.
-CREATE TABLE seqline.staging_floor (
-    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
-    n bigint NOT NULL DEFAULT 0
-);
-INSERT INTO seqline.staging_floor DEFAULT VALUES;
+-- How far the sequencer has come: no number of commit_order up to the floor waits or will. A sequence, so that every append can look at
+-- it without passing dead versions, also with an old snapshot.
+CREATE SEQUENCE seqline.staging_floor AS bigint MINVALUE 0 START 0;
+CREATE FUNCTION seqline.staging_floor() RETURNS bigint
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT coalesce(pg_sequence_last_value('seqline.staging_floor'::regclass), 0)
+$$;
 
 -- Which process sequences. It keeps others from doing the same work; that nothing is numbered twice does not depend on it.
 CREATE TABLE seqline.sequencer_lease (
@@ -98,52 +121,104 @@ CREATE UNLOGGED TABLE seqline.incarnation (
 );
 INSERT INTO seqline.incarnation DEFAULT VALUES;
 
--- What kind of staged events a transaction has: in which of the two tables it has to look.
+-- The marker of a transaction carries the first event that it appended, when that was one by itself: most transactions have no other, and
+-- need no other row. And it says in which tables to look for more.
 ALTER TABLE seqline.pending_transactions
-    ADD COLUMN in_pending boolean NOT NULL DEFAULT true,
-    ADD COLUMN in_staged boolean NOT NULL DEFAULT false;
+    ADD COLUMN in_pending boolean NOT NULL DEFAULT false,
+    ADD COLUMN in_staged boolean NOT NULL DEFAULT false,
+    ADD COLUMN ord bigint,
+    ADD COLUMN id uuid,
+    ADD COLUMN type text,
+    ADD COLUMN schema_version integer,
+    ADD COLUMN actor_kind text,
+    ADD COLUMN actor_principal_id text,
+    ADD COLUMN space_id text,
+    ADD COLUMN channel_id text,
+    ADD COLUMN thread_id text,
+    ADD COLUMN resource_kind text,
+    ADD COLUMN resource_id text,
+    ADD COLUMN resource_version bigint,
+    ADD COLUMN audience_principal_id text,
+    ADD COLUMN receive_action text,
+    ADD COLUMN payload jsonb,
+    ADD COLUMN truncated boolean,
+    ADD COLUMN client_msg_id text,
+    ADD COLUMN correlation_id uuid,
+    ADD COLUMN trace_context text;
 
 ALTER TABLE seqline.log_bounds
     ADD COLUMN head_ceiling bigint NOT NULL DEFAULT 1;  -- upper bound of the partition that held the head
 
--- The same on every version of PostgreSQL. The random UUID is version 4; two more bits make it 7.
-CREATE OR REPLACE FUNCTION seqline.uuid_v7() RETURNS uuid
-LANGUAGE plpgsql VOLATILE
+-- By the server's own function where it has one, from PostgreSQL 18 on: it is a tenth of the cost.
+DO $do$
+BEGIN
+    IF current_setting('server_version_num')::integer >= 180000 THEN
+        EXECUTE 'CREATE OR REPLACE FUNCTION seqline.uuid_v7() RETURNS uuid LANGUAGE sql VOLATILE RETURN pg_catalog.uuidv7()';
+    ELSE
+        -- The random UUID is version 4; two more bits make it 7.
+        EXECUTE $create$
+            CREATE OR REPLACE FUNCTION seqline.uuid_v7() RETURNS uuid
+            LANGUAGE plpgsql VOLATILE
+            SET search_path = pg_catalog, pg_temp
+            AS $$
+            BEGIN
+                RETURN encode(
+                    set_bit(set_bit(
+                        overlay(uuid_send(gen_random_uuid())
+                            PLACING substr(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 3) FROM 1 FOR 6),
+                        52, 1), 53, 1),
+                    'hex')::uuid;
+            END
+            $$
+        $create$;
+    END IF;
+END
+$do$;
+
+-- Two functions about the partition that held the head when that was looked at last. refresh_log_bounds writes their bodies anew for each
+-- such partition, with its name and bounds: so each session plans them once. Planning is most of what it costs to look into a table whose name is
+-- made up each time. Before there are partitions they find nothing.
+--
+-- The head, when it is in that partition and not at its end; NULL otherwise.
+CREATE FUNCTION seqline.head_in_partition() RETURNS bigint
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN encode(
-        set_bit(set_bit(
-            overlay(uuid_send(gen_random_uuid())
-                PLACING substr(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 3) FROM 1 FOR 6),
-            52, 1), 53, 1),
-        'hex')::uuid;
+    RETURN NULL;
 END
 $$;
 
--- As before, but first it looks only at the partition that held the head when maintenance looked last: planning for one table costs
--- a quarter of planning for a partitioned one.
+-- Gives the next number to the event that a marker carries, and returns it; NULL and nothing done when the number belongs elsewhere, or events
+-- that are staged may have to come first. Under the numbering lock. All in one statement, which begins when the lock is there.
+CREATE FUNCTION seqline.number_in_partition(p_event seqline.pending_transactions, p_notify boolean) RETURNS bigint
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN NULL;
+END
+$$;
+
 CREATE OR REPLACE FUNCTION seqline.head() RETURNS bigint
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     v_floor bigint;
-    v_ceiling bigint;
     v_from bigint;
     v_length bigint;
     v_seq bigint;
 BEGIN
-    SELECT head_floor, head_ceiling INTO v_floor, v_ceiling FROM seqline.log_bounds;
     BEGIN
-        EXECUTE 'SELECT seq FROM seqline.event_log_from_' || lpad(v_floor::text, 19, '0') || ' ORDER BY seq DESC LIMIT 1'
-        INTO v_seq;
-        IF v_seq < v_ceiling - 1 THEN
+        v_seq := seqline.head_in_partition();
+        IF v_seq IS NOT NULL THEN
             RETURN v_seq;
         END IF;
     EXCEPTION WHEN undefined_table THEN
         NULL;  -- a retention that this snapshot does not see yet was faster
     END;
+    v_floor := (SELECT head_floor FROM seqline.log_bounds);
     v_from := v_floor;
     v_length := (SELECT event_log_partition_size FROM seqline.settings);
     LOOP
@@ -182,8 +257,58 @@ BEGIN
     SET retained_floor = v_new.retained_floor, retained_ceiling = v_new.retained_ceiling,
         head_floor = v_new.head_floor, upper_bound = v_new.upper_bound, head_ceiling = v_new.head_ceiling
     WHERE b IS DISTINCT FROM v_new AND v_new.upper_bound IS NOT NULL;
+    IF FOUND THEN
+        PERFORM seqline.write_partition_functions(
+            'event_log_from_' || lpad(v_new.head_floor::text, 19, '0'), v_new.head_ceiling);
+    END IF;
 END
 $$;
+
+CREATE FUNCTION seqline.write_partition_functions(p_partition text, p_ceiling bigint) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format($create$
+        CREATE OR REPLACE FUNCTION seqline.head_in_partition() RETURNS bigint
+        LANGUAGE plpgsql STABLE
+        SET search_path = pg_catalog, pg_temp
+        AS $body$
+        DECLARE
+            v_seq bigint;
+        BEGIN
+            SELECT l.seq INTO v_seq FROM seqline.%1$I l ORDER BY l.seq DESC LIMIT 1;
+            RETURN CASE WHEN v_seq < %2$s - 1 THEN v_seq END;
+        END
+        $body$;
+
+        CREATE OR REPLACE FUNCTION seqline.number_in_partition(p_event seqline.pending_transactions, p_notify boolean) RETURNS bigint
+        LANGUAGE plpgsql
+        SET search_path = pg_catalog, pg_temp
+        AS $body$
+        DECLARE
+            v_seq bigint;
+            v_told text;
+        BEGIN
+            INSERT INTO seqline.%1$I AS l (
+                seq, permission_version, occurred_at, id, type, schema_version, actor_kind, actor_principal_id, space_id, channel_id, thread_id, resource_kind,
+                resource_id, resource_version, audience_principal_id, receive_action, payload, truncated, client_msg_id, correlation_id, trace_context)
+            SELECT
+                h.seq + 1, c.value, p_event.started_at, p_event.id, p_event.type, p_event.schema_version, p_event.actor_kind, p_event.actor_principal_id,
+                p_event.space_id, p_event.channel_id, p_event.thread_id, p_event.resource_kind, p_event.resource_id,
+                p_event.resource_version, p_event.audience_principal_id, p_event.receive_action, p_event.payload,
+                p_event.truncated, p_event.client_msg_id, p_event.correlation_id, p_event.trace_context
+            FROM (SELECT l.seq FROM seqline.%1$I l ORDER BY l.seq DESC LIMIT 1) h, seqline.sequence_counters c, seqline.settings s
+            WHERE h.seq < %2$s - 1 AND c.name = 'permission_version' AND NOT s.staging_open
+            RETURNING l.seq, CASE WHEN p_notify THEN pg_notify('event_log', l.seq::text) END INTO v_seq, v_told;
+            RETURN v_seq;
+        END
+        $body$
+    $create$, p_partition, p_ceiling);
+END
+$$;
+-- Written by the first that finds the bounds changed, which they are.
+UPDATE seqline.log_bounds SET head_ceiling = 0;
 SELECT seqline.refresh_log_bounds();
 
 -- What every appended event has been checked for already, by the only functions that can write the log. Each check is parsed anew for each

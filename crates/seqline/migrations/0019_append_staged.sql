@@ -45,15 +45,21 @@ BEGIN
 END
 $$;
 
--- Refuses when too many transactions wait for the sequencer. By the numbers that were drawn and those that are done with, so it
+-- How many transactions wait for the sequencer, or fewer. By the numbers that were drawn and those that are done with, so it
 -- holds whether a sequencer runs or not and costs the same however many wait. Those that failed after they drew count until the
 -- sequencer finds that out.
+CREATE FUNCTION seqline.staged_at_most() RETURNS bigint
+LANGUAGE sql VOLATILE
+RETURN coalesce(pg_catalog.pg_sequence_last_value('seqline.commit_order'::regclass), 0)
+    - coalesce(pg_catalog.pg_sequence_last_value('seqline.staging_floor'::regclass), 0);
+
+-- Refuses when too many transactions wait for the sequencer.
 CREATE FUNCTION seqline.refuse_backlog(p_max bigint) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    v_waiting bigint := pg_sequence_last_value('seqline.commit_order'::regclass) - (SELECT f.n FROM seqline.staging_floor f);
+    v_waiting bigint := seqline.staged_at_most();
 BEGIN
     IF v_waiting >= p_max THEN
         RAISE EXCEPTION USING
@@ -112,25 +118,26 @@ BEGIN
 END
 $$;
 
--- Whether an event is one of those that need no closer look: true only when check_draft has nothing to refuse. `p_names` is all names and
--- ids in one text, `p_stored` the payload as PostgreSQL stores it. Nearly all events are, and this costs a third.
+-- Whether an event is one of those that need no closer look: true only when check_draft has nothing to refuse, its payload is not too large,
+-- and no member is an empty text. `p_names` is the type, two bars, and all names and ids with bars between them; `p_longest` at least the
+-- length of the longest of them; `p_stored` the payload as PostgreSQL stores it. Nearly all events are. Few functions, because each costs more to get ready
+-- than to call, and that is done for every statement anew.
 CREATE FUNCTION seqline.is_plain_event(
-    p_type text, p_schema_version integer, p_resource_kind text, p_receive_action text, p_names text, p_actor_kind text,
-    p_actor_principal_id text, p_payload jsonb, p_stored text, p_payload_max_bytes integer
+    p_type text, p_schema_version integer, p_resource_kind text, p_receive_action text, p_names text, p_longest integer,
+    p_actor_kind text, p_actor_principal_id text, p_payload jsonb, p_stored text
 ) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(
-    p_type ~ '^[a-z][a-z_]*([.][a-z][a-z_]*)+$' AND length(p_type) <= 128
+    p_type IS NOT NULL AND p_resource_kind IS NOT NULL AND p_receive_action <> 'self'
     AND coalesce(p_schema_version, 1) >= 1
-    AND p_resource_kind <> '' AND p_receive_action NOT IN ('', 'self')
-    AND CASE WHEN p_actor_kind IN ('user', 'agent', 'app') THEN coalesce(p_actor_principal_id, '') <> ''
-        ELSE coalesce(p_actor_kind, '') IN ('', 'system') AND coalesce(p_actor_principal_id, '') = '' END
-    AND length(p_names) <= 128 AND p_names !~ E'[\\u0001-\\u001f\\u007f-\\u009f]'
-    AND jsonb_typeof(p_payload) = 'object'
-    AND octet_length(p_stored) <= p_payload_max_bytes
+    AND CASE WHEN p_actor_kind IS NULL THEN p_actor_principal_id IS NULL
+        ELSE p_actor_kind IN ('user', 'agent', 'app', 'system') AND (p_actor_kind = 'system') = (p_actor_principal_id IS NULL) END
+    AND p_longest <= 128
+    AND p_names ~ E'^[a-z][a-z_]*([.][a-z][a-z_]*)+[|]([|][^|\\u0001-\\u001f\\u007f-\\u009f]+)+$'
+    AND p_payload @> '{}'
+    AND strpos(p_stored, 'null') = 0
     -- As many brackets as it takes to be too deep do not fit into less.
-    AND (octet_length(p_stored) < 256 OR octet_length(p_stored) - octet_length(translate(p_stored, '[{', '')) <= 127)
-    AND strpos(p_stored, 'null') = 0, false);
+    AND (octet_length(p_stored) < 256 OR octet_length(p_stored) - octet_length(translate(p_stored, '[{', '')) <= 127), false);
 
 CREATE OR REPLACE FUNCTION seqline.append(
     type text,
@@ -157,47 +164,86 @@ AS $$
 -- The parameter id is also the name of a column.
 #variable_conflict use_column
 DECLARE
+    v_stored text := payload::text;
+    v_names text := concat_ws('|', type || '|', resource_kind, receive_action, resource_id, space_id, channel_id, thread_id,
+        actor_principal_id, audience_principal_id, client_msg_id);
+    v_longest integer := length(v_names);
+    v_correlation_id uuid;
+    v_trace_context text;
+    v_id uuid;
+BEGIN
+    IF v_longest > 128 THEN
+        v_longest := greatest(length(type), length(resource_kind), length(receive_action), length(resource_id), length(space_id),
+            length(channel_id), length(thread_id), length(actor_principal_id), length(audience_principal_id),
+            length(client_msg_id));
+    END IF;
+    IF traceparent IS NOT NULL THEN
+        v_correlation_id := seqline.correlation_of(traceparent);
+        v_trace_context := seqline.sampled_context(traceparent);
+    END IF;
+    -- The first event of a transaction is one row, when nothing about it is unusual.
+    IF id IS NULL AND seqline.is_plain_event(type, schema_version, resource_kind, receive_action, v_names, v_longest, actor_kind,
+        actor_principal_id, payload, v_stored)
+    THEN
+        INSERT INTO seqline.pending_transactions AS t (
+            xid, ord, id, type, schema_version, actor_kind, actor_principal_id, space_id, channel_id, thread_id,
+            resource_kind, resource_id, resource_version, audience_principal_id, receive_action, payload, truncated,
+            client_msg_id, correlation_id, trace_context)
+        SELECT
+            pg_current_xact_id(), nextval('seqline.pending_events_ord_seq'::regclass), seqline.uuid_v7(), type,
+            coalesce(schema_version, 1), actor_kind, actor_principal_id, space_id, channel_id, thread_id, resource_kind,
+            resource_id, resource_version, audience_principal_id, receive_action, payload, coalesce(truncated, false),
+            client_msg_id, v_correlation_id, v_trace_context
+        FROM seqline.settings s
+        WHERE octet_length(v_stored) <= s.event_payload_max_bytes
+            AND CASE WHEN s.sequencing = 'at_commit' THEN current_setting('transaction_isolation') IN ('read committed', 'read uncommitted')
+                ELSE seqline.staged_at_most() < s.staged_transactions_max END
+        ON CONFLICT (xid) DO NOTHING
+        RETURNING t.id INTO v_id;
+        IF v_id IS NOT NULL THEN
+            RETURN v_id;
+        END IF;
+    END IF;
+    RETURN seqline.append_draft(ROW(type, payload, resource_kind, receive_action, resource_id, resource_version, space_id,
+        channel_id, thread_id, actor_kind, actor_principal_id, audience_principal_id, coalesce(schema_version, 1), client_msg_id,
+        nullif(id, '00000000-0000-0000-0000-000000000000'), coalesce(truncated, false), traceparent)::seqline.event_draft);
+END
+$$;
+
+-- Appends any event, or says what is wrong with it.
+CREATE FUNCTION seqline.append_draft(d seqline.event_draft) RETURNS uuid
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
     v_settings seqline.settings;
-    v_callers_id boolean := coalesce(id <> '00000000-0000-0000-0000-000000000000', false);
-    v_stored text;
-    v_names text;
+    v_staged boolean;
     v_xid xid8;
-    v_id uuid := CASE WHEN v_callers_id THEN id ELSE seqline.uuid_v7() END;
+    v_id uuid := coalesce(d.id, seqline.uuid_v7());
 BEGIN
     SELECT * INTO v_settings FROM seqline.settings;
+    v_staged := d.id IS NOT NULL OR v_settings.sequencing = 'after_commit';
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
-        PERFORM seqline.check_isolation(v_settings, v_callers_id);
+        PERFORM seqline.check_isolation(v_settings, d.id IS NOT NULL);
     END IF;
-    v_stored := payload::text;
-    v_names := concat_ws('|', resource_kind, receive_action, resource_id, space_id, channel_id, thread_id,
-        actor_principal_id, audience_principal_id, client_msg_id);
-    IF NOT seqline.is_plain_event(type, schema_version, resource_kind, receive_action, v_names, actor_kind,
-        actor_principal_id, payload, v_stored, v_settings.event_payload_max_bytes)
-    THEN
-        PERFORM seqline.check_draft(
-            ROW(type, payload, resource_kind, receive_action, resource_id, resource_version, space_id, channel_id, thread_id,
-                actor_kind, actor_principal_id, audience_principal_id, coalesce(schema_version, 1), client_msg_id,
-                nullif(id, '00000000-0000-0000-0000-000000000000'), coalesce(truncated, false), traceparent)::seqline.event_draft,
-            v_settings.event_payload_max_bytes, '');
-    END IF;
-    v_xid := seqline.mark_transaction(v_settings, v_callers_id OR v_settings.sequencing = 'after_commit');
-    IF v_callers_id OR v_settings.sequencing = 'after_commit' THEN
+    PERFORM seqline.check_draft(d, v_settings.event_payload_max_bytes, '');
+    v_xid := seqline.mark_transaction(v_settings, v_staged);
+    IF v_staged THEN
         -- For an id that another transaction has, it waits until that has ended.
         INSERT INTO seqline.staged_events (
             xid, id, type, schema_version, actor_kind, actor_principal_id, space_id, channel_id, thread_id,
             resource_kind, resource_id, resource_version, audience_principal_id, receive_action, payload, truncated,
             client_msg_id, correlation_id, trace_context, id_is_callers)
         VALUES (
-            v_xid, v_id, type, coalesce(schema_version, 1), nullif(actor_kind, ''),
-            nullif(actor_principal_id, ''), nullif(space_id, ''), nullif(channel_id, ''),
-            nullif(thread_id, ''), resource_kind, nullif(resource_id, ''),
-            resource_version, nullif(audience_principal_id, ''), receive_action,
-            payload, coalesce(truncated, false), nullif(client_msg_id, ''),
-            seqline.correlation_of(traceparent), seqline.sampled_context(traceparent), v_callers_id)
+            v_xid, v_id, d.type, d.schema_version, nullif(d.actor_kind, ''), nullif(d.actor_principal_id, ''),
+            nullif(d.space_id, ''), nullif(d.channel_id, ''), nullif(d.thread_id, ''), d.resource_kind,
+            nullif(d.resource_id, ''), d.resource_version, nullif(d.audience_principal_id, ''), d.receive_action, d.payload,
+            d.truncated, nullif(d.client_msg_id, ''), seqline.correlation_of(d.traceparent),
+            seqline.sampled_context(d.traceparent), d.id IS NOT NULL)
         ON CONFLICT (id) WHERE id_is_callers DO NOTHING;
         IF NOT FOUND THEN
             PERFORM seqline.refuse_duplicate(v_id);
-        ELSIF v_callers_id THEN
+        ELSIF d.id IS NOT NULL THEN
             PERFORM seqline.check_new_ids(ARRAY[v_id]);
         END IF;
     ELSE
@@ -206,12 +252,11 @@ BEGIN
             resource_kind, resource_id, resource_version, audience_principal_id, receive_action, payload, truncated,
             client_msg_id, correlation_id, trace_context)
         VALUES (
-            v_xid, v_id, type, coalesce(schema_version, 1), nullif(actor_kind, ''),
-            nullif(actor_principal_id, ''), nullif(space_id, ''), nullif(channel_id, ''),
-            nullif(thread_id, ''), resource_kind, nullif(resource_id, ''),
-            resource_version, nullif(audience_principal_id, ''), receive_action,
-            payload, coalesce(truncated, false), nullif(client_msg_id, ''),
-            seqline.correlation_of(traceparent), seqline.sampled_context(traceparent));
+            v_xid, v_id, d.type, d.schema_version, nullif(d.actor_kind, ''), nullif(d.actor_principal_id, ''),
+            nullif(d.space_id, ''), nullif(d.channel_id, ''), nullif(d.thread_id, ''), d.resource_kind,
+            nullif(d.resource_id, ''), d.resource_version, nullif(d.audience_principal_id, ''), d.receive_action, d.payload,
+            d.truncated, nullif(d.client_msg_id, ''), seqline.correlation_of(d.traceparent),
+            seqline.sampled_context(d.traceparent));
     END IF;
     RETURN v_id;
 END
@@ -279,12 +324,16 @@ AS $$
         CROSS JOIN LATERAL (
             -- Drawing each from the system would take longer than all else about an event, so one seed is, and spread.
             SELECT d.payload::text AS stored, encode(sha256(g.seed || int8send(e.position)), 'hex') AS random,
-                concat_ws('|', d.resource_kind, d.receive_action, d.resource_id, d.space_id, d.channel_id, d.thread_id,
-                    d.actor_principal_id, d.audience_principal_id, d.client_msg_id) AS names
+                concat_ws('|', d.type || '|', d.resource_kind, d.receive_action, d.resource_id, d.space_id, d.channel_id,
+                    d.thread_id, d.actor_principal_id, d.audience_principal_id, d.client_msg_id) AS names,
+                greatest(length(d.type), length(d.resource_kind), length(d.receive_action), length(d.resource_id),
+                    length(d.space_id), length(d.channel_id), length(d.thread_id), length(d.actor_principal_id),
+                    length(d.audience_principal_id), length(d.client_msg_id)) AS longest
             OFFSET 0
         ) r
-        WHERE CASE WHEN seqline.is_plain_event(d.type, d.schema_version, d.resource_kind, d.receive_action, r.names,
-                d.actor_kind, d.actor_principal_id, d.payload, r.stored, p_payload_max_bytes) THEN true
+        WHERE CASE WHEN octet_length(r.stored) <= p_payload_max_bytes AND seqline.is_plain_event(d.type, d.schema_version,
+                d.resource_kind, d.receive_action, r.names, r.longest, d.actor_kind, d.actor_principal_id, d.payload,
+                r.stored) THEN true
             ELSE seqline.check_draft(d, p_payload_max_bytes, 'event ' || e.position || ': ') END
         ORDER BY e.position
     ) o

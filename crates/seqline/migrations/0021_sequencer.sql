@@ -30,7 +30,7 @@ BEGIN
 END
 $$;
 
--- Remembers how far the sequencer has come. Never back, and never over something that waits.
+-- Remembers how far the sequencer has come. Never over something that waits.
 CREATE FUNCTION seqline.raise_staging_floor(p_floor bigint) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -38,7 +38,7 @@ SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    v_floor bigint := (SELECT f.n FROM seqline.staging_floor f);
+    v_floor bigint := seqline.staging_floor();
 BEGIN
     IF p_floor <= v_floor THEN
         RETURN;
@@ -47,17 +47,8 @@ BEGIN
     IF FOUND OR p_floor > coalesce(pg_sequence_last_value('seqline.commit_order'::regclass), 0) THEN
         RAISE EXCEPTION 'transactions can still wait below %', p_floor USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
-    -- What it says was durable before; after a crash an older one is as good.
-    PERFORM set_config('synchronous_commit', 'off', true);
-    UPDATE seqline.staging_floor f SET n = p_floor WHERE f.n < p_floor;
+    PERFORM setval('seqline.staging_floor'::regclass, p_floor);
 END
-$$;
-
-CREATE FUNCTION seqline.staging_floor() RETURNS bigint
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT f.n FROM seqline.staging_floor f
 $$;
 
 -- What waits for the sequencer: how many transactions, and since when the first of them. Up to p_max are counted.
@@ -69,8 +60,8 @@ SET jit = off
 AS $$
 BEGIN
     SELECT count(*), min(s.staged_at) INTO transactions, oldest_at
-    FROM (SELECT t.staged_at FROM seqline.staged_transactions t, seqline.staging_floor f
-          WHERE t.n > f.n ORDER BY t.n LIMIT p_max) s;
+    FROM (SELECT t.staged_at FROM seqline.staged_transactions t
+          WHERE t.n > seqline.staging_floor() ORDER BY t.n LIMIT p_max) s;
     SELECT l.holder INTO sequencer FROM seqline.sequencer_lease l WHERE l.expires_at >= clock_timestamp();
 END
 $$;
@@ -184,7 +175,7 @@ END
 $$;
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA seqline FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION seqline.prepare_commit(), seqline.flush(), seqline.wake()
+GRANT EXECUTE ON FUNCTION seqline.prepare_commit(boolean), seqline.flush(boolean), seqline.wake()
 TO seqline_producer, seqline_reader, seqline_consumer, seqline_app;
 GRANT EXECUTE ON FUNCTION
     seqline.hold_sequencer(uuid, interval), seqline.release_sequencer(uuid), seqline.raise_staging_floor(bigint),

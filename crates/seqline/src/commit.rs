@@ -7,22 +7,25 @@
 //!
 //! Few transactions of a process enter COMMIT at once, because a long queue in front of the lock costs more than it brings.
 
+mod gate;
+
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use sqlx::postgres::PgTransactionManager;
 use sqlx::{PgConnection, PgTransaction};
 use sqlx_core::transaction::TransactionManager;
-use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::sync::Mutex as AsyncMutex;
 
+use self::gate::Gate;
 use crate::error::{CommitError, DatabaseError};
 use crate::limits::{COMMIT_GATE_WAIT, COMMITS_AT_ONCE};
 use crate::store;
 use crate::store::commit::Prepared;
 
-/// The one that [`commit`] uses. It is what transactions that go to the same server have in common in this process, as they have
-/// its write-ahead log in common there.
+/// The one that [`commit`] uses. It is what transactions that go to the same database have in common in this process, as they have
+/// a lock and the write-ahead log in common there.
 static SHARED: LazyLock<Committer> = LazyLock::new(|| Committer::new(COMMITS_AT_ONCE));
 
 /// Commits, which numbers what was appended, and returns when that is durable, on synchronous standbys too.
@@ -54,6 +57,7 @@ pub async fn commit(tx: PgTransaction<'_>) -> Result<(), CommitError> {
 pub struct Committer {
     at_once: usize,
     groups: Arc<Mutex<HashMap<String, Arc<Group>>>>,
+    under_way: Arc<AtomicUsize>,
 }
 
 impl Committer {
@@ -61,7 +65,7 @@ impl Committer {
     /// [`COMMIT_GATE_WAIT`] goes in as well: those inside may be waiting for a row that it holds.
     #[must_use]
     pub fn new(at_once: usize) -> Self {
-        Self { at_once: at_once.clamp(1, Semaphore::MAX_PERMITS), groups: Arc::default() }
+        Self { at_once: at_once.max(1), groups: Arc::default(), under_way: Arc::default() }
     }
 
     /// As [`commit`].
@@ -75,12 +79,13 @@ impl Committer {
             ask(store::commit::touch(&mut tx).await)?;
             return answer(tx.commit().await);
         }
-        let Prepared { flushed_by, wake } = ask(store::commit::prepare(&mut tx).await)?;
-        let Some(server) = flushed_by else {
+        let under_way = UnderWay::begin(&self.under_way);
+        let Prepared { flushed_by, wake } = ask(store::commit::prepare(&mut tx, under_way.is_crowd).await)?;
+        let Some(flushed_by) = flushed_by else {
             return self.alone(tx, wake).await;
         };
-        let group = self.group(server);
-        let place = tokio::time::timeout(COMMIT_GATE_WAIT, group.gate.acquire()).await;
+        let group = self.group(flushed_by);
+        let place = group.gate.enter(COMMIT_GATE_WAIT).await;
         // Not by the transaction, which gives its connection away: the flush may be up to it.
         let committed = PgTransactionManager::commit(&mut tx).await;
         drop(place);
@@ -97,59 +102,98 @@ impl Committer {
         Ok(())
     }
 
-    /// Those that share a flush: by server, because a flush is for all that was committed there.
-    fn group(&self, server: String) -> Arc<Group> {
+    /// Those that share a flush: of one database, because the same statement tells its listeners.
+    fn group(&self, flushed_by: String) -> Arc<Group> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(group) = groups.get(&server) {
+        if let Some(group) = groups.get(&flushed_by) {
             return group.clone();
         }
         // A server that was restarted is another one.
         groups.retain(|_, group| Arc::strong_count(group) > 1);
-        groups.entry(server).or_insert_with(|| Arc::new(Group::new(self.at_once))).clone()
+        let group = Arc::new(Group::new(flushed_by.clone(), self.at_once));
+        groups.insert(flushed_by, group.clone());
+        group
     }
 }
 
-/// Commits of one server that wait for the same flush.
+/// One of the commits that are under way.
+struct UnderWay<'a> {
+    all: &'a AtomicUsize,
+    /// Whether there were others when it began.
+    is_crowd: bool,
+}
+
+impl<'a> UnderWay<'a> {
+    fn begin(all: &'a AtomicUsize) -> Self {
+        Self { all, is_crowd: all.fetch_add(1, Ordering::Relaxed) > 0 }
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Commits of one database that wait for the same flush.
 #[derive(Debug)]
 struct Group {
+    /// What a flush for them returns.
+    flushed_by: String,
     /// The way into COMMIT.
-    gate: Semaphore,
-    /// How many commits have been answered, and how many of those are durable.
-    committed: AtomicU64,
-    durable: AtomicU64,
+    gate: Gate,
+    committed: Mutex<Committed>,
     /// Held by the one that flushes. Those that wait for it are in the order in which they came.
-    flushing: AsyncMutex<()>,
+    flushed: AsyncMutex<Flushed>,
+}
+
+/// Commits that were answered, by a number of their own.
+#[derive(Debug, Clone, Copy, Default)]
+struct Committed {
+    last: u64,
+    /// The last one of which listeners are not told otherwise.
+    last_to_tell: u64,
+}
+
+/// How far the last flush went.
+#[derive(Debug, Default)]
+struct Flushed {
+    durable: u64,
+    told: u64,
 }
 
 impl Group {
-    fn new(at_once: usize) -> Self {
+    fn new(flushed_by: String, at_once: usize) -> Self {
         Self {
-            gate: Semaphore::new(at_once),
-            committed: AtomicU64::new(0),
-            durable: AtomicU64::new(0),
-            flushing: AsyncMutex::new(()),
+            flushed_by,
+            gate: Gate::new(at_once),
+            committed: Mutex::default(),
+            flushed: AsyncMutex::default(),
         }
     }
 
     /// Returns when the commit that was just answered on this connection is durable. The first to come flushes for all that have
-    /// come by then; when it fails, or its future is dropped, the next one does.
+    /// come by then, and tells listeners if one of them is to; when it fails, or its future is dropped, the next one does.
     async fn wait_until_durable(
         &self,
         connection: &mut PgConnection,
         wake: bool,
     ) -> Result<(), DatabaseError> {
-        let mine = self.committed.fetch_add(1, Ordering::SeqCst) + 1;
-        let turn = self.flushing.lock().await;
-        if self.durable.load(Ordering::SeqCst) >= mine {
+        let mine = {
+            let mut committed = self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+            committed.last += 1;
+            if wake {
+                committed.last_to_tell = committed.last;
+            }
+            committed.last
+        };
+        let mut flushed = self.flushed.lock().await;
+        if flushed.durable >= mine {
             return Ok(());
         }
-        let all = self.committed.load(Ordering::SeqCst);
-        store::commit::flush(connection).await?;
-        self.durable.fetch_max(all, Ordering::SeqCst);
-        drop(turn);
-        if wake {
-            tell_listeners(connection).await;
-        }
+        let all = *self.committed.lock().unwrap_or_else(PoisonError::into_inner);
+        flush(connection, &self.flushed_by, all.last_to_tell > flushed.told).await?;
+        *flushed = Flushed { durable: all.last, told: all.last };
         Ok(())
     }
 }
@@ -175,9 +219,30 @@ fn answer(committed: Result<(), sqlx::Error>) -> Result<(), CommitError> {
     result
 }
 
+/// Listeners that are not told poll. So a queue of notifications that is full is no reason to fail.
+async fn flush(connection: &mut PgConnection, flushed_by: &str, wake: bool) -> Result<(), DatabaseError> {
+    let done = match store::commit::flush(connection, wake).await.map_err(DatabaseError::from) {
+        Err(error) if wake && !error.is_connection_failure() => {
+            not_told(&error);
+            store::commit::flush(connection, false).await?
+        }
+        result => result?,
+    };
+    if done == flushed_by {
+        return Ok(());
+    }
+    // Behind a pooler a connection outlives the server's.
+    let crashed = std::io::Error::other("the server crashed before the commit was flushed");
+    Err(DatabaseError::from(sqlx::Error::Io(crashed)))
+}
+
 /// Without it they poll. So a queue of notifications that is full, or a connection that broke, is no reason to fail.
 async fn tell_listeners(connection: &mut PgConnection) {
     if let Err(error) = store::commit::wake(connection).await {
-        tracing::debug!(error = %DatabaseError::from(error), "listeners were not told of a commit, they poll");
+        not_told(&DatabaseError::from(error));
     }
+}
+
+fn not_told(error: &DatabaseError) {
+    tracing::debug!(error = %error, "listeners were not told of a commit, they poll");
 }

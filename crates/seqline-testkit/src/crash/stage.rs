@@ -237,6 +237,7 @@ impl Stage {
         let (records, given) = self.told();
         let rows: Vec<(Option<i64>, Uuid)> = sqlx::query_as(
             "SELECT seq, id FROM seqline.event_log UNION ALL SELECT NULL, id FROM seqline.staged_events
+             UNION ALL SELECT NULL, id FROM seqline.staged_transactions WHERE id IS NOT NULL
              ORDER BY seq NULLS LAST",
         )
         .fetch_all(&mut admin)

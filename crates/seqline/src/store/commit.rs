@@ -10,10 +10,12 @@ pub(crate) struct Prepared {
     pub(crate) wake: bool,
 }
 
-/// Fails in a transaction that has failed.
-pub(crate) async fn prepare(connection: &mut PgConnection) -> Result<Prepared, sqlx::Error> {
-    let row =
-        sqlx::query("SELECT flushed_by, wake FROM seqline.prepare_commit()").fetch_one(connection).await?;
+/// Fails in a transaction that has failed. `crowd` is whether others of this process commit too.
+pub(crate) async fn prepare(connection: &mut PgConnection, crowd: bool) -> Result<Prepared, sqlx::Error> {
+    let row = sqlx::query("SELECT flushed_by, wake FROM seqline.prepare_commit($1)")
+        .bind(crowd)
+        .fetch_one(connection)
+        .await?;
     Ok(Prepared { flushed_by: row.try_get(0)?, wake: row.try_get(1)? })
 }
 
@@ -22,9 +24,9 @@ pub(crate) async fn touch(connection: &mut PgConnection) -> Result<(), sqlx::Err
     sqlx::query("SELECT 1").execute(connection).await.map(drop)
 }
 
-/// A commit of its own that is durable when it returns, and all before it. Outside a transaction.
-pub(crate) async fn flush(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::query("SELECT seqline.flush()").execute(connection).await.map(drop)
+/// A commit of its own that is durable when it returns, and all before it that had the `flushed_by` which it returns. Outside a transaction.
+pub(crate) async fn flush(connection: &mut PgConnection, wake: bool) -> Result<String, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.flush($1)").bind(wake).fetch_one(connection).await
 }
 
 /// Tells listeners that there may be new events.

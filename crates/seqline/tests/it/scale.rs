@@ -75,7 +75,7 @@ async fn reads(admin: &PgPool) -> Reads {
     let (sequential_scans, index_entries, staged) = sqlx::query_as(
         "SELECT (SELECT sum(seq_scan)::bigint FROM pg_stat_user_tables WHERE relname ~ '^(pending|staged)_'),
                 (SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE relname ~ '^(pending|staged)_'),
-                (SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'pending_events')",
+                (SELECT n_tup_ins FROM pg_stat_user_tables WHERE relname = 'pending_transactions')",
     )
     .fetch_one(admin)
     .await

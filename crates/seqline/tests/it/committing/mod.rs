@@ -219,7 +219,7 @@ async fn an_asynchronous_session_waits_in_both_ways_to_number() {
         let mut tx = begin_with(&db.producer(), 1).await;
         sqlx::raw_sql("SET LOCAL synchronous_commit = off").execute(&mut *tx).await.unwrap();
         let prepared: (bool, String) = sqlx::query_as(
-            "SELECT flushed_by IS NOT NULL, current_setting('synchronous_commit') FROM seqline.prepare_commit()",
+            "SELECT flushed_by IS NOT NULL, current_setting('synchronous_commit') FROM seqline.prepare_commit(false)",
         )
         .fetch_one(&mut *tx)
         .await
