@@ -95,15 +95,16 @@ CREATE TABLE seqline.staged_transactions (
 -- see it too.
 CREATE SEQUENCE seqline.staging_closed_at AS bigint MINVALUE 0 START 0;
 
--- How far the sequencer has come: no number of commit_order up to the floor waits or will. A sequence, so that every append can look at
--- it without passing dead versions, also with an old snapshot.
-CREATE SEQUENCE seqline.staging_floor AS bigint MINVALUE 0 START 0;
-CREATE FUNCTION seqline.staging_floor() RETURNS bigint
-LANGUAGE sql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT coalesce(pg_sequence_last_value('seqline.staging_floor'::regclass), 0)
-$$;
+-- How far the sequencer has come, as it says now and then: all numbers of commit_order up to `high` are done with, except those that are
+-- `missing`, which belong to transactions that have not come to their end. Not with every batch, so that few dead versions come of it.
+CREATE TABLE seqline.sequencer_progress (
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+    high bigint NOT NULL DEFAULT 0,
+    missing bigint[] NOT NULL DEFAULT '{}'
+);
+INSERT INTO seqline.sequencer_progress DEFAULT VALUES;
+-- How many those are that are done with. A sequence, so that every append can look at it, also with an old snapshot.
+CREATE SEQUENCE seqline.staging_done AS bigint MINVALUE 0 START 0;
 
 -- Which process sequences. It keeps others from doing the same work; that nothing is numbered twice does not depend on it.
 CREATE TABLE seqline.sequencer_lease (
@@ -290,7 +291,11 @@ BEGIN
             v_seq bigint;
             v_told text;
         BEGIN
-            INSERT INTO seqline.%1$I AS l (
+            IF to_regclass('seqline.%1$I') IS NULL THEN
+                RETURN NULL;  -- somebody has dropped it by hand
+            END IF;
+            -- Into the log and not into the table by its name: that may be no partition any more.
+            INSERT INTO seqline.event_log AS l (
                 seq, permission_version, occurred_at, id, type, schema_version, actor_kind, actor_principal_id, space_id, channel_id, thread_id, resource_kind,
                 resource_id, resource_version, audience_principal_id, receive_action, payload, truncated, client_msg_id, correlation_id, trace_context)
             SELECT

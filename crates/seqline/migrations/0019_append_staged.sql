@@ -14,16 +14,17 @@ AS $$
 DECLARE
     v_xid xid8;
     v_started_at timestamptz;
+    v_is_first boolean;
 BEGIN
     v_xid := pg_current_xact_id();
     INSERT INTO seqline.pending_transactions AS t (xid, in_pending, in_staged) VALUES (v_xid, NOT p_staged, p_staged)
     ON CONFLICT (xid) DO UPDATE
     SET in_pending = t.in_pending OR EXCLUDED.in_pending, in_staged = t.in_staged OR EXCLUDED.in_staged
     WHERE t.started_at <> now() OR (EXCLUDED.in_staged AND NOT t.in_staged) OR (EXCLUDED.in_pending AND NOT t.in_pending)
-    RETURNING t.started_at INTO v_started_at;
+    RETURNING t.started_at, t.xmax = 0 INTO v_started_at, v_is_first;
     IF v_started_at <> now() THEN
         PERFORM seqline.refuse_leftover(v_xid, 'seqline.pending_transactions and seqline.pending_events');
-    ELSIF v_started_at IS NOT NULL AND p_settings.sequencing = 'after_commit' THEN
+    ELSIF v_is_first AND p_settings.sequencing = 'after_commit' THEN
         PERFORM seqline.refuse_backlog(p_settings.staged_transactions_max);
     END IF;
     RETURN v_xid;
@@ -51,7 +52,7 @@ $$;
 CREATE FUNCTION seqline.staged_at_most() RETURNS bigint
 LANGUAGE sql VOLATILE
 RETURN coalesce(pg_catalog.pg_sequence_last_value('seqline.commit_order'::regclass), 0)
-    - coalesce(pg_catalog.pg_sequence_last_value('seqline.staging_floor'::regclass), 0);
+    - coalesce(pg_catalog.pg_sequence_last_value('seqline.staging_done'::regclass), 0);
 
 -- Refuses when too many transactions wait for the sequencer.
 CREATE FUNCTION seqline.refuse_backlog(p_max bigint) RETURNS void
@@ -290,6 +291,45 @@ RETURN CASE
         END
     ELSE ''
 END;
+
+-- As before, but it looks closer only when something is wrong.
+CREATE OR REPLACE FUNCTION seqline.check_batch_members(events jsonb) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_bad record;
+BEGIN
+    PERFORM FROM jsonb_array_elements(events) e (event)
+    WHERE CASE WHEN jsonb_typeof(e.event) = 'object'
+        THEN EXISTS (SELECT FROM jsonb_each(e.event) m WHERE seqline.expected_type(m.key, m.value) IS NOT NULL)
+        ELSE true END
+    LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT e.position INTO v_bad
+    FROM jsonb_array_elements(events) WITH ORDINALITY e (event, position)
+    WHERE jsonb_typeof(e.event) <> 'object'
+    ORDER BY e.position
+    LIMIT 1;
+    IF FOUND THEN
+        PERFORM seqline.refuse('wrong_type', 'events', format('event %s must be a JSON object', v_bad.position));
+    END IF;
+    SELECT e.position, m.key, seqline.expected_type(m.key, m.value) AS expected INTO v_bad
+    FROM jsonb_array_elements(events) WITH ORDINALITY e (event, position)
+    CROSS JOIN LATERAL jsonb_each(e.event) m
+    WHERE seqline.expected_type(m.key, m.value) IS NOT NULL
+    ORDER BY e.position, m.key COLLATE "C"
+    LIMIT 1;
+    IF v_bad.expected = '' THEN
+        PERFORM seqline.refuse('unknown_member', left(v_bad.key, 60),
+            format('event %s: member %s is unknown', v_bad.position, left(v_bad.key, 60)));
+    END IF;
+    PERFORM seqline.refuse('wrong_type', v_bad.key,
+        format('event %s: member %s must be %s', v_bad.position, v_bad.key, v_bad.expected));
+END
+$$;
 
 -- A UUID of version 7 from 12 hexadecimal digits of milliseconds and at least 19 of chance.
 CREATE FUNCTION seqline.uuid_v7_of(p_time text, p_random text) RETURNS uuid

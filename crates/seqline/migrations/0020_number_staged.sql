@@ -74,9 +74,7 @@ BEGIN
     v_head := seqline.head();
     PERFORM seqline.check_bounds(v_head, p_count);
     SELECT c.value INTO v_permission_version FROM seqline.sequence_counters c WHERE c.name = 'permission_version';
-    WITH gone AS (
-        DELETE FROM seqline.pending_events WHERE xid = p_xid RETURNING *
-    )
+    -- Two statements: what a DELETE returns would be stored and sorted in between.
     INSERT INTO seqline.event_log (
         seq, permission_version, occurred_at, id, type, schema_version, actor_kind, actor_principal_id, space_id, channel_id, thread_id, resource_kind, resource_id,
         resource_version, audience_principal_id, receive_action, payload, truncated, client_msg_id, correlation_id,
@@ -85,7 +83,8 @@ BEGIN
         v_head + row_number() OVER (ORDER BY e.ord), v_permission_version, e.occurred_at, e.id, e.type, e.schema_version, e.actor_kind, e.actor_principal_id, e.space_id, e.channel_id, e.thread_id,
         e.resource_kind, e.resource_id, e.resource_version, e.audience_principal_id, e.receive_action, e.payload,
         e.truncated, e.client_msg_id, e.correlation_id, e.trace_context
-    FROM gone e;
+    FROM seqline.pending_events e WHERE e.xid = p_xid;
+    DELETE FROM seqline.pending_events e WHERE e.xid = p_xid;
     IF p_notify THEN
         PERFORM pg_notify('event_log', (v_head + p_count)::text);
     END IF;
@@ -263,6 +262,21 @@ BEGIN
 END
 $$;
 
+-- The transactions that wait, up to p_max of them: by what the sequencer has noted, so that the dead rows of those that it has numbered are not
+-- passed.
+CREATE FUNCTION seqline.waiting_transactions(p_max bigint, OUT n bigint, OUT staged_at timestamptz) RETURNS SETOF record
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+AS $$
+    (SELECT s.n, s.staged_at FROM seqline.sequencer_progress p, seqline.staged_transactions s WHERE s.n = ANY (p.missing))
+    UNION ALL
+    (SELECT s.n, s.staged_at FROM seqline.sequencer_progress p, seqline.staged_transactions s WHERE s.n > p.high ORDER BY s.n)
+    LIMIT p_max
+$$;
+
 -- Everything that waits, for whoever numbers inside COMMIT while something may: it may have seen what those transactions did. Under the
 -- numbering lock. All in one transaction, so whoever changes to at_commit lets the sequencer do most of it before.
 --
@@ -276,8 +290,7 @@ DECLARE
     v_numbers bigint[];
     v_taken bigint[];
 BEGIN
-    SELECT array_agg(s.n ORDER BY s.n) INTO v_numbers
-    FROM seqline.staged_transactions s WHERE s.n > seqline.staging_floor();
+    SELECT array_agg(w.n ORDER BY w.n) INTO v_numbers FROM seqline.waiting_transactions(NULL) w;
     WHILE cardinality(v_numbers) > 0 LOOP
         SELECT s.taken INTO v_taken FROM seqline.number_staged(9223372036854775807, v_numbers[1:1000], 1) s;
         v_numbers := v_numbers[cardinality(v_taken) + 1:];

@@ -30,25 +30,36 @@ BEGIN
 END
 $$;
 
--- Remembers how far the sequencer has come. Never over something that waits.
-CREATE FUNCTION seqline.raise_staging_floor(p_floor bigint) RETURNS void
+-- Remembers how far the sequencer has come, unless another was further. Never over something that waits.
+CREATE FUNCTION seqline.note_progress(p_high bigint, p_missing bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
 AS $$
 DECLARE
-    v_floor bigint := seqline.staging_floor();
+    v_before seqline.sequencer_progress;
 BEGIN
-    IF p_floor <= v_floor THEN
+    SELECT * INTO v_before FROM seqline.sequencer_progress;
+    IF p_high < v_before.high OR (p_high = v_before.high AND p_missing = v_before.missing) THEN
         RETURN;
     END IF;
-    PERFORM FROM seqline.staged_transactions s WHERE s.n > v_floor AND s.n <= p_floor LIMIT 1;
-    IF FOUND OR p_floor > coalesce(pg_sequence_last_value('seqline.commit_order'::regclass), 0) THEN
-        RAISE EXCEPTION 'transactions can still wait below %', p_floor USING ERRCODE = 'object_not_in_prerequisite_state';
+    PERFORM FROM seqline.waiting_transactions(NULL) w WHERE w.n <= p_high AND w.n <> ALL (p_missing) LIMIT 1;
+    IF FOUND OR p_high > coalesce(pg_sequence_last_value('seqline.commit_order'::regclass), 0) THEN
+        RAISE EXCEPTION 'transactions can still wait up to %', p_high USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
-    PERFORM setval('seqline.staging_floor'::regclass, p_floor);
+    -- What it says was durable before; after a crash an older one is as good.
+    PERFORM set_config('synchronous_commit', 'off', true);
+    UPDATE seqline.sequencer_progress SET high = p_high, missing = p_missing;
+    PERFORM setval('seqline.staging_done'::regclass, p_high - cardinality(p_missing));
 END
+$$;
+
+CREATE FUNCTION seqline.sequencer_progress(OUT high bigint, OUT missing bigint[])
+LANGUAGE sql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT p.high, p.missing FROM seqline.sequencer_progress p
 $$;
 
 -- What waits for the sequencer: how many transactions, and since when the first of them. Up to p_max are counted.
@@ -60,8 +71,7 @@ SET jit = off
 AS $$
 BEGIN
     SELECT count(*), min(s.staged_at) INTO transactions, oldest_at
-    FROM (SELECT t.staged_at FROM seqline.staged_transactions t
-          WHERE t.n > seqline.staging_floor() ORDER BY t.n LIMIT p_max) s;
+    FROM seqline.waiting_transactions(p_max) s;
     SELECT l.holder INTO sequencer FROM seqline.sequencer_lease l WHERE l.expires_at >= clock_timestamp();
 END
 $$;
@@ -178,8 +188,8 @@ REVOKE ALL ON ALL FUNCTIONS IN SCHEMA seqline FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION seqline.prepare_commit(boolean), seqline.flush(boolean), seqline.wake()
 TO seqline_producer, seqline_reader, seqline_consumer, seqline_app;
 GRANT EXECUTE ON FUNCTION
-    seqline.hold_sequencer(uuid, interval), seqline.release_sequencer(uuid), seqline.raise_staging_floor(bigint),
-    seqline.staging_floor(), seqline.staged_backlog(bigint), seqline.sequence_staged(bigint, bigint[], integer, boolean),
+    seqline.hold_sequencer(uuid, interval), seqline.release_sequencer(uuid), seqline.note_progress(bigint, bigint[]),
+    seqline.sequencer_progress(), seqline.staged_backlog(bigint), seqline.sequence_staged(bigint, bigint[], integer, boolean),
     seqline.set_sequencing(text, text), seqline.close_staging(), seqline.set_notification(text, text),
     seqline.set_staged_transactions_max(bigint, text)
 TO seqline_app;

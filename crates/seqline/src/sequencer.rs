@@ -140,9 +140,8 @@ impl Sequencer {
         connection: &mut PgConnection,
         stop: &CancellationToken,
     ) -> Result<(), DatabaseError> {
-        // From the floor each time: what was remembered from before an outage can be of a history that was not durable.
-        let floor = self.bounded(async { Ok(store::sequencer::floor(connection).await?) }).await?;
-        let mut window = Window::new(floor);
+        // From what was noted each time: what was remembered from before an outage can be of a history that was not durable.
+        let mut window = self.bounded(noted(connection)).await?;
         let (mut renewed, mut kept, mut last_event) =
             (Stopwatch::start(), Stopwatch::start(), Stopwatch::start());
         while !stop.is_cancelled() {
@@ -207,7 +206,7 @@ impl Sequencer {
     /// Remembers how far it has come, and completes a change to numbering inside COMMIT.
     async fn keep_house(&self, connection: &mut PgConnection, window: &Window) -> Result<(), DatabaseError> {
         self.bounded(async {
-            store::sequencer::raise_floor(connection, window.floor()).await?;
+            store::sequencer::note_progress(connection, window.high(), &window.missing()).await?;
             store::sequencer::close_staging(connection).await?;
             Ok(())
         })
@@ -231,6 +230,12 @@ async fn make_partitions(connection: &mut PgConnection, first: i64, last: i64) -
     Ok(())
 }
 
+/// Where the last sequencer was when it said so last.
+async fn noted(connection: &mut PgConnection) -> Result<Window, DatabaseError> {
+    let (high, missing) = store::sequencer::progress(connection).await?;
+    Ok(Window::new(high, missing))
+}
+
 async fn next_batch(
     connection: &mut PgConnection,
     window: &Window,
@@ -250,14 +255,14 @@ async fn next_batch(
 ///
 /// [`DatabaseError`] when the database refuses a batch; those before it stay.
 pub async fn drain(connection: &mut PgConnection) -> Result<u64, DatabaseError> {
-    let mut window = Window::new(store::sequencer::floor(connection).await?);
+    let mut window = noted(connection).await?;
     let mut events = 0;
     loop {
         let batch = next_batch(connection, &window, SequencerConfig::default().batch_size).await?;
         events += batch.events.unsigned_abs();
         window.after(&batch);
         if !batch.more {
-            store::sequencer::raise_floor(connection, window.floor()).await?;
+            store::sequencer::note_progress(connection, window.high(), &window.missing()).await?;
             return Ok(events);
         }
     }

@@ -17,9 +17,9 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// All up to `floor` are done with.
-    pub(crate) fn new(floor: i64) -> Self {
-        Self { high: floor, missing: BTreeMap::new() }
+    /// All up to `high` are done with, except those that are missing.
+    pub(crate) fn new(high: i64, missing: Vec<i64>) -> Self {
+        Self { high, missing: missing.into_iter().map(|number| (number, None)).collect() }
     }
 
     /// Everything above is still to be looked at.
@@ -35,11 +35,6 @@ impl Window {
     /// Whether the next batch has to draw a transaction id.
     pub(crate) fn needs_mark(&self) -> bool {
         self.missing.values().any(Option::is_none)
-    }
-
-    /// Everything up to here is in the log or will never be.
-    pub(crate) fn floor(&self) -> i64 {
-        self.missing.first_key_value().map_or(self.high, |(first, _)| first - 1)
     }
 
     /// What a batch for this window took and saw.

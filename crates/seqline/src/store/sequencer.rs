@@ -68,12 +68,24 @@ pub(crate) async fn release(connection: &mut PgConnection, holder: Uuid) -> Resu
     sqlx::query("SELECT seqline.release_sequencer($1)").bind(holder).execute(connection).await.map(drop)
 }
 
-pub(crate) async fn floor(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar("SELECT seqline.staging_floor()").fetch_one(connection).await
+/// How far a sequencer has come: up to which number, and which it has not seen below.
+pub(crate) async fn progress(connection: &mut PgConnection) -> Result<(i64, Vec<i64>), sqlx::Error> {
+    let row =
+        sqlx::query("SELECT high, missing FROM seqline.sequencer_progress()").fetch_one(connection).await?;
+    Ok((row.try_get(0)?, row.try_get(1)?))
 }
 
-pub(crate) async fn raise_floor(connection: &mut PgConnection, floor: i64) -> Result<(), sqlx::Error> {
-    sqlx::query("SELECT seqline.raise_staging_floor($1)").bind(floor).execute(connection).await.map(drop)
+pub(crate) async fn note_progress(
+    connection: &mut PgConnection,
+    high: i64,
+    missing: &[i64],
+) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT seqline.note_progress($1, $2)")
+        .bind(high)
+        .bind(missing)
+        .execute(connection)
+        .await
+        .map(drop)
 }
 
 /// Ends a change to numbering inside COMMIT, if one is under way and nobody stages any more.

@@ -2,7 +2,7 @@
 
 use seqline::settings::Sequencing;
 use seqline::{AppendError, sequencer as sequencing, status};
-use seqline_testkit::{Role, TestDb};
+use seqline_testkit::{Role, TestDb, TestServer};
 use sqlx::PgPool;
 
 use super::{change, sequencer, settled};
@@ -21,6 +21,38 @@ async fn set_max(db: &TestDb, max: i64) {
 async fn refused(pool: &PgPool) -> AppendError {
     let mut tx = seqline::begin(pool).await.unwrap();
     seqline::append(&mut tx, &[event(0)]).await.unwrap_err()
+}
+
+/// One that nobody ends counts as one, however many come after it.
+#[tokio::test]
+async fn a_prepared_transaction_does_not_use_up_the_limit() {
+    let server = TestServer::durable().await;
+    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
+    change(&db, Sequencing::AfterCommit).await;
+    set_max(&db, 3).await;
+    let mut producer = db.connect(Role::Producer).await;
+    let prepare =
+        "BEGIN; SELECT seqline.append('test.happened', '{\"n\": 1}', 'test', 'any'); PREPARE TRANSACTION 'p'";
+    sqlx::raw_sql(prepare).execute(&mut producer).await.unwrap();
+    let (pool, mut app) = (db.producer(), db.connect(Role::App).await);
+    for n in 2..=8 {
+        append(&pool, [n]).await;
+        assert_eq!(sequencing::drain(&mut app).await.unwrap(), 1);
+    }
+    // Each of those begins where the one before was, and none looks at what is done with.
+    let progress: (i64, Vec<i64>) = sqlx::query_as("SELECT high, missing FROM seqline.sequencer_progress()")
+        .fetch_one(&mut app)
+        .await
+        .unwrap();
+    assert_eq!(progress, (8, vec![1]));
+    append(&pool, [9]).await;
+    append(&pool, [10]).await;
+    let AppendError::Database(error) = refused(&pool).await else { panic!("another refusal") };
+    assert!(error.to_string().starts_with("append refused: 3 transactions wait"), "{error}");
+
+    sqlx::raw_sql("COMMIT PREPARED 'p'").execute(&mut producer).await.unwrap();
+    assert_eq!(sequencing::drain(&mut app).await.unwrap(), 3);
+    assert_eq!(numbers(&mut app).await, [2, 3, 4, 5, 6, 7, 8, 1, 9, 10]);
 }
 
 #[tokio::test]
