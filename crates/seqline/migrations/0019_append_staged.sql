@@ -300,9 +300,18 @@ AS $$
 DECLARE
     v_bad record;
 BEGIN
+    -- Not member by member, which takes three times as long.
     PERFORM FROM jsonb_array_elements(events) e (event)
     WHERE CASE WHEN jsonb_typeof(e.event) = 'object'
-        THEN EXISTS (SELECT FROM jsonb_each(e.event) m WHERE seqline.expected_type(m.key, m.value) IS NOT NULL)
+        THEN e.event - '{type, payload, resource_kind, receive_action, resource_id, resource_version, space_id, channel_id,
+                thread_id, actor_kind, actor_principal_id, audience_principal_id, schema_version, client_msg_id, id,
+                truncated, traceparent}'::text[] <> '{}'
+            OR (e.event - '{payload, schema_version, resource_version, truncated}'::text[])
+                @? '$.* ? (@.type() != "string")'
+            OR seqline.expected_type('schema_version', e.event -> 'schema_version') IS NOT NULL
+            OR seqline.expected_type('resource_version', e.event -> 'resource_version') IS NOT NULL
+            OR seqline.expected_type('truncated', e.event -> 'truncated') IS NOT NULL
+            OR seqline.expected_type('id', e.event -> 'id') IS NOT NULL
         ELSE true END
     LIMIT 1;
     IF NOT FOUND THEN
@@ -359,11 +368,10 @@ AS $$
                 uuid_send(gen_random_uuid()) AS seed
             OFFSET 0
         ) g
-        CROSS JOIN jsonb_array_elements(events) WITH ORDINALITY e (event, position)
-        CROSS JOIN LATERAL jsonb_populate_record(NULL::seqline.event_draft, e.event) d
+        CROSS JOIN jsonb_populate_recordset(NULL::seqline.event_draft, events) WITH ORDINALITY d
         CROSS JOIN LATERAL (
             -- Drawing each from the system would take longer than all else about an event, so one seed is, and spread.
-            SELECT d.payload::text AS stored, encode(sha256(g.seed || int8send(e.position)), 'hex') AS random,
+            SELECT d.payload::text AS stored, encode(sha256(g.seed || int8send(d.ordinality)), 'hex') AS random,
                 concat_ws('|', d.type || '|', d.resource_kind, d.receive_action, d.resource_id, d.space_id, d.channel_id,
                     d.thread_id, d.actor_principal_id, d.audience_principal_id, d.client_msg_id) AS names,
                 greatest(length(d.type), length(d.resource_kind), length(d.receive_action), length(d.resource_id),
@@ -374,8 +382,12 @@ AS $$
         WHERE CASE WHEN octet_length(r.stored) <= p_payload_max_bytes AND seqline.is_plain_event(d.type, d.schema_version,
                 d.resource_kind, d.receive_action, r.names, r.longest, d.actor_kind, d.actor_principal_id, d.payload,
                 r.stored) THEN true
-            ELSE seqline.check_draft(d, p_payload_max_bytes, 'event ' || e.position || ': ') END
-        ORDER BY e.position
+            ELSE seqline.check_draft(
+                ROW(d.type, d.payload, d.resource_kind, d.receive_action, d.resource_id, d.resource_version, d.space_id,
+                    d.channel_id, d.thread_id, d.actor_kind, d.actor_principal_id, d.audience_principal_id, d.schema_version,
+                    d.client_msg_id, d.id, d.truncated, d.traceparent)::seqline.event_draft,
+                p_payload_max_bytes, 'event ' || d.ordinality || ': ') END
+        ORDER BY d.ordinality
     ) o
 $$;
 
