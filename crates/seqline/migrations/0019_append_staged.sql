@@ -307,7 +307,7 @@ BEGIN
                 thread_id, actor_kind, actor_principal_id, audience_principal_id, schema_version, client_msg_id, id,
                 truncated, traceparent}'::text[] <> '{}'
             OR (e.event - '{payload, schema_version, resource_version, truncated}'::text[])
-                @? '$.* ? (@.type() != "string")'
+                @? 'strict $.* ? (@.type() != "string")'
             OR seqline.expected_type('schema_version', e.event -> 'schema_version') IS NOT NULL
             OR seqline.expected_type('resource_version', e.event -> 'resource_version') IS NOT NULL
             OR seqline.expected_type('truncated', e.event -> 'truncated') IS NOT NULL
@@ -331,7 +331,9 @@ BEGIN
     WHERE seqline.expected_type(m.key, m.value) IS NOT NULL
     ORDER BY e.position, m.key COLLATE "C"
     LIMIT 1;
-    IF v_bad.expected = '' THEN
+    IF NOT FOUND THEN
+        RETURN;  -- members that are null
+    ELSIF v_bad.expected = '' THEN
         PERFORM seqline.refuse('unknown_member', left(v_bad.key, 60),
             format('event %s: member %s is unknown', v_bad.position, left(v_bad.key, 60)));
     END IF;

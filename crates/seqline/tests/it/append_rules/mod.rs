@@ -6,6 +6,7 @@ mod json;
 mod members;
 mod optional;
 mod payload;
+mod plain;
 mod webhooks;
 
 use seqline::{Actor, AppendError, InvalidEvent, NewEvent, Payload};
