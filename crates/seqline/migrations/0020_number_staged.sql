@@ -451,7 +451,7 @@ RETURN concat_ws('/', p_incarnation, current_database(), extract(epoch FROM pg_p
 -- What a client asks before COMMIT. `flushed_by` is set when the transaction has appended, is numbered inside COMMIT, and would wait for
 -- its flush with the numbering lock in hand: then its own COMMIT does not wait, and the client has to call seqline.flush() before it
 -- believes in it, once for many: what that returns is this value again, or the commit may be lost. `wake` says that nobody else tells
--- listeners, so the client has the flush do so, once for many too, or calls seqline.wake() when there is none:
+-- listeners, so the client calls seqline.wake() after that, once for many too:
 -- with `p_crowd`, the client has more commits under way, also in place of the NOTIFY of each. That has a lock of its own over its COMMIT.
 CREATE FUNCTION seqline.prepare_commit(p_crowd boolean, OUT flushed_by text, OUT wake boolean)
 LANGUAGE plpgsql SECURITY DEFINER
@@ -501,8 +501,8 @@ $$;
 
 -- A commit that is small and waits until it is durable, on synchronous standbys too, and with it all that were visible before. A
 -- transaction that only has an id is not flushed, so it writes something. In a transaction of its own. Returns what prepare_commit calls
--- `flushed_by`. With `p_wake` it tells listeners too, as seqline.wake() does; then a full queue fails it, and the caller has to flush without.
-CREATE FUNCTION seqline.flush(p_wake boolean DEFAULT false) RETURNS text
+-- `flushed_by`.
+CREATE FUNCTION seqline.flush() RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -510,9 +510,6 @@ DECLARE
     v_text text := set_config('synchronous_commit', 'on', true);
     v_lsn pg_lsn := pg_logical_emit_message(true, 'seqline', '');
 BEGIN
-    IF p_wake THEN
-        PERFORM pg_notify('event_log', seqline.head()::text);
-    END IF;
     RETURN seqline.flushed_by((SELECT i.id FROM seqline.incarnation i));
 END
 $$;

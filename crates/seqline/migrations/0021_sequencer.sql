@@ -185,7 +185,7 @@ END
 $$;
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA seqline FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION seqline.prepare_commit(boolean), seqline.flush(boolean), seqline.wake()
+GRANT EXECUTE ON FUNCTION seqline.prepare_commit(boolean), seqline.flush(), seqline.wake()
 TO seqline_producer, seqline_reader, seqline_consumer, seqline_app;
 GRANT EXECUTE ON FUNCTION
     seqline.hold_sequencer(uuid, interval), seqline.release_sequencer(uuid), seqline.note_progress(bigint, bigint[]),

@@ -10,7 +10,7 @@
 mod gate;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use sqlx::postgres::PgTransactionManager;
@@ -143,8 +143,10 @@ struct Group {
     /// The way into COMMIT.
     gate: Gate,
     committed: Mutex<Committed>,
-    /// Held by the one that flushes. Those that wait for it are in the order in which they came.
-    flushed: AsyncMutex<Flushed>,
+    /// How many of those are durable. Held by the one that flushes; those that wait for it are in the order in which they came.
+    durable: AsyncMutex<u64>,
+    /// Up to which one listeners were told.
+    told: AtomicU64,
 }
 
 /// Commits that were answered, by a number of their own.
@@ -155,25 +157,19 @@ struct Committed {
     last_to_tell: u64,
 }
 
-/// How far the last flush went.
-#[derive(Debug, Default)]
-struct Flushed {
-    durable: u64,
-    told: u64,
-}
-
 impl Group {
     fn new(flushed_by: String, at_once: usize) -> Self {
         Self {
             flushed_by,
             gate: Gate::new(at_once),
             committed: Mutex::default(),
-            flushed: AsyncMutex::default(),
+            durable: AsyncMutex::default(),
+            told: AtomicU64::default(),
         }
     }
 
     /// Returns when the commit that was just answered on this connection is durable. The first to come flushes for all that have
-    /// come by then, and tells listeners if one of them is to; when it fails, or its future is dropped, the next one does.
+    /// come by then, and tells listeners of them; when it fails, or its future is dropped, the next one does.
     async fn wait_until_durable(
         &self,
         connection: &mut PgConnection,
@@ -187,13 +183,23 @@ impl Group {
             }
             committed.last
         };
-        let mut flushed = self.flushed.lock().await;
-        if flushed.durable >= mine {
+        let mut durable = self.durable.lock().await;
+        if *durable >= mine {
             return Ok(());
         }
         let all = *self.committed.lock().unwrap_or_else(PoisonError::into_inner);
-        flush(connection, &self.flushed_by, all.last_to_tell > flushed.told).await?;
-        *flushed = Flushed { durable: all.last, told: all.last };
+        if store::commit::flush(connection).await? != self.flushed_by {
+            // Behind a pooler a connection outlives the server's.
+            let crashed = std::io::Error::other("the server crashed before the commit was flushed");
+            return Err(DatabaseError::from(sqlx::Error::Io(crashed)));
+        }
+        *durable = all.last;
+        drop(durable);
+        // Not in the flush: the lock that PostgreSQL takes for a notification is held until its COMMIT is durable.
+        if all.last_to_tell > self.told.load(Ordering::Relaxed) {
+            tell_listeners(connection).await;
+            self.told.fetch_max(all.last, Ordering::Relaxed);
+        }
         Ok(())
     }
 }
@@ -219,30 +225,9 @@ fn answer(committed: Result<(), sqlx::Error>) -> Result<(), CommitError> {
     result
 }
 
-/// Listeners that are not told poll. So a queue of notifications that is full is no reason to fail.
-async fn flush(connection: &mut PgConnection, flushed_by: &str, wake: bool) -> Result<(), DatabaseError> {
-    let done = match store::commit::flush(connection, wake).await.map_err(DatabaseError::from) {
-        Err(error) if wake && !error.is_connection_failure() => {
-            not_told(&error);
-            store::commit::flush(connection, false).await?
-        }
-        result => result?,
-    };
-    if done == flushed_by {
-        return Ok(());
-    }
-    // Behind a pooler a connection outlives the server's.
-    let crashed = std::io::Error::other("the server crashed before the commit was flushed");
-    Err(DatabaseError::from(sqlx::Error::Io(crashed)))
-}
-
 /// Without it they poll. So a queue of notifications that is full, or a connection that broke, is no reason to fail.
 async fn tell_listeners(connection: &mut PgConnection) {
     if let Err(error) = store::commit::wake(connection).await {
-        not_told(&DatabaseError::from(error));
+        tracing::debug!(error = %DatabaseError::from(error), "listeners were not told of a commit, they poll");
     }
-}
-
-fn not_told(error: &DatabaseError) {
-    tracing::debug!(error = %error, "listeners were not told of a commit, they poll");
 }

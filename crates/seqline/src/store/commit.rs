@@ -25,8 +25,8 @@ pub(crate) async fn touch(connection: &mut PgConnection) -> Result<(), sqlx::Err
 }
 
 /// A commit of its own that is durable when it returns, and all before it that had the `flushed_by` which it returns. Outside a transaction.
-pub(crate) async fn flush(connection: &mut PgConnection, wake: bool) -> Result<String, sqlx::Error> {
-    sqlx::query_scalar("SELECT seqline.flush($1)").bind(wake).fetch_one(connection).await
+pub(crate) async fn flush(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.flush()").fetch_one(connection).await
 }
 
 /// Tells listeners that there may be new events.

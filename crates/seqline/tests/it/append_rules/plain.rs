@@ -86,8 +86,5 @@ async fn nothing_is_taken_for_plain_that_would_be_refused() {
     .fetch_one(&mut admin)
     .await
     .unwrap();
-    assert!(
-        all > 8_000 && plain > 500 && refused > 2_000,
-        "{all} events, {plain} plain, {refused} refused"
-    );
+    assert!(all > 8_000 && plain > 500 && refused > 2_000, "{all} events, {plain} plain, {refused} refused");
 }

@@ -197,6 +197,63 @@ async fn listeners_are_told_by_whom_the_setting_says() {
     plain.close().await.unwrap();
 }
 
+/// With others under way the flush that they share tells of them, and not each transaction.
+#[tokio::test]
+async fn listeners_are_told_once_of_commits_that_share_a_flush() {
+    let server = TestServer::with(Durability::Durable, &[("max_prepared_transactions", "0")]).await;
+    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
+    let mut listener = sqlx::postgres::PgListener::connect_with(&db.reader()).await.unwrap();
+    listener.listen("event_log").await.unwrap();
+    let pool = db.pool(Role::Producer, 8);
+    wait_for_a_standby_that_is_not_there(&db, "nobody").await;
+    let transactions = join_all((1..=8).map(|n| begin_with(&pool, n))).await;
+    let commits: Vec<_> = transactions.into_iter().map(|tx| tokio::spawn(seqline::commit(tx))).collect();
+    let mut reader = db.connect(Role::Reader).await;
+    eventually(SOON, "all are numbered", async || numbers(&mut reader).await.len() == 8).await;
+    let admin = db.admin();
+    eventually(SOON, "one waits for the standby", async || waiting(&admin).await.len() == 1).await;
+    wait_for_a_standby_that_is_not_there(&db, "").await;
+    join_all(commits).await;
+
+    let mut told = Vec::new();
+    while told.last().is_none_or(|seq| *seq < 8) {
+        told.push(listener.recv().await.unwrap().payload().parse::<i64>().unwrap());
+    }
+    // The first may not have known of the others, and the second flush is for all that waited for the first.
+    assert!(told.len() <= 3, "{told:?}");
+}
+
+/// What a pooler makes of a crash: the flush is one of the server after it.
+#[tokio::test]
+async fn a_flush_of_another_life_of_the_server_is_none() {
+    let db = TestDb::at_commit().await;
+    let mut admin = db.connect(Role::Admin).await;
+    sqlx::raw_sql(
+        "CREATE TABLE ends (n int);
+         GRANT INSERT ON ends TO PUBLIC;
+         CREATE FUNCTION begin_another_life() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$
+         BEGIN
+             UPDATE seqline.incarnation SET id = gen_random_uuid();
+             RETURN NULL;
+         END $$;
+         CREATE CONSTRAINT TRIGGER ends AFTER INSERT ON ends DEFERRABLE INITIALLY DEFERRED
+         FOR EACH ROW EXECUTE FUNCTION begin_another_life()",
+    )
+    .execute(&mut admin)
+    .await
+    .unwrap();
+    let mut tx = begin_with(&db.producer(), 1).await;
+    sqlx::raw_sql("INSERT INTO ends VALUES (1)").execute(&mut *tx).await.unwrap();
+    let error = seqline::commit(tx).await.unwrap_err();
+    assert!(matches!(error, CommitError::NotKnownDurable(_)) && !error.had_no_effect(), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "committed, but the connection was lost before that was durable: error communicating with database: the server crashed before the commit was flushed"
+    );
+    append(&db.producer(), [2]).await;
+    assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, [1, 2]);
+}
+
 /// A role that reads only, or has nothing to do with events, commits as well.
 #[tokio::test]
 async fn transactions_without_events_commit_as_they_are() {

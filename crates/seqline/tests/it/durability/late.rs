@@ -107,7 +107,7 @@ async fn a_commit_that_a_crash_took_back_is_not_answered_by_a_flush_after_it() {
     });
     eventually(DEADLINE, "a flush", async || {
         let flushes = "SELECT EXISTS (SELECT FROM pg_stat_activity
-                           WHERE application_name = 'slow' AND query = 'SELECT seqline.flush($1)')";
+                           WHERE application_name = 'slow' AND query = 'SELECT seqline.flush()')";
         sqlx::query_scalar(flushes).fetch_one(&mut admin).await.unwrap()
     })
     .await;

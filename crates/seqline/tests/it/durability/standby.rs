@@ -135,7 +135,7 @@ enum Anew {
 async fn processes(admin: &mut PgConnection, login: &str, anew: Anew) -> Vec<(String, bool)> {
     sqlx::query_as(
         "SELECT CASE WHEN $2 IS NULL THEN pid::text WHEN starts_with(query, $2) THEN query_start::text ELSE '' END,
-             wait_event IS NOT DISTINCT FROM 'SyncRep' AND query LIKE 'SELECT seqline.flush(%'
+             wait_event IS NOT DISTINCT FROM 'SyncRep' AND query LIKE 'SELECT seqline.flush()%'
          FROM pg_stat_activity WHERE usename = $1 AND datname = current_database()",
     )
     .bind(login)

@@ -1,6 +1,7 @@
 //! When events get their numbers, which ones, and what happens when they cannot have them.
 
 mod ends;
+mod forms;
 mod ids;
 mod lock;
 mod permissions;
