@@ -207,19 +207,21 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     v_floor bigint;
+    v_ceiling bigint;
     v_from bigint;
     v_length bigint;
     v_seq bigint;
 BEGIN
+    SELECT head_floor, head_ceiling INTO v_floor, v_ceiling FROM seqline.log_bounds;
     BEGIN
         v_seq := seqline.head_in_partition();
-        IF v_seq IS NOT NULL THEN
+        -- The bounds are of this snapshot, the function need not be.
+        IF v_seq < v_ceiling - 1 THEN
             RETURN v_seq;
         END IF;
     EXCEPTION WHEN undefined_table THEN
         NULL;  -- a retention that this snapshot does not see yet was faster
     END;
-    v_floor := (SELECT head_floor FROM seqline.log_bounds);
     v_from := v_floor;
     v_length := (SELECT event_log_partition_size FROM seqline.settings);
     LOOP
@@ -247,6 +249,7 @@ AS $$
 DECLARE
     v_head bigint := seqline.head();
     v_new seqline.log_bounds;
+    v_old seqline.log_bounds;
 BEGIN
     SELECT true, min(p.lower_bound), min(p.upper_bound),
            coalesce(max(p.lower_bound) FILTER (WHERE p.lower_bound <= v_head), min(p.lower_bound)),
@@ -254,11 +257,12 @@ BEGIN
            coalesce(max(p.upper_bound) FILTER (WHERE p.lower_bound <= v_head), min(p.upper_bound))
     INTO v_new
     FROM seqline.event_log_partitions() p;
+    SELECT * INTO v_old FROM seqline.log_bounds;
     UPDATE seqline.log_bounds b
     SET retained_floor = v_new.retained_floor, retained_ceiling = v_new.retained_ceiling,
         head_floor = v_new.head_floor, upper_bound = v_new.upper_bound, head_ceiling = v_new.head_ceiling
     WHERE b IS DISTINCT FROM v_new AND v_new.upper_bound IS NOT NULL;
-    IF FOUND THEN
+    IF FOUND AND (v_old.head_floor, v_old.head_ceiling) IS DISTINCT FROM (v_new.head_floor, v_new.head_ceiling) THEN
         PERFORM seqline.write_partition_functions(
             'event_log_from_' || lpad(v_new.head_floor::text, 19, '0'), v_new.head_ceiling);
     END IF;

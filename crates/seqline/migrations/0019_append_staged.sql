@@ -292,7 +292,7 @@ RETURN CASE
     ELSE ''
 END;
 
--- As before, but it looks closer only when something is wrong.
+-- As before, but it looks closer only when something is wrong, or null.
 CREATE OR REPLACE FUNCTION seqline.check_batch_members(events jsonb) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

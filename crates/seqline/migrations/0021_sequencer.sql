@@ -1,4 +1,4 @@
--- What the sequencer and the operator call: the lease, the floor, what waits, and the change from one way to number to the other.
+-- What the sequencer and the operator call: the lease, its progress, what waits, and the change from one way to number to the other.
 
 -- Takes or renews the right to sequence, and says whether the caller has it. By the clock of the database. A lease that ends far in
 -- the future was made by a clock that was wrong.
@@ -40,6 +40,9 @@ AS $$
 DECLARE
     v_before seqline.sequencer_progress;
 BEGIN
+    IF EXISTS (SELECT FROM unnest(p_missing) m WHERE m IS NULL OR m NOT BETWEEN 1 AND p_high) THEN
+        RAISE EXCEPTION 'missing numbers are between 1 and %', p_high USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     SELECT * INTO v_before FROM seqline.sequencer_progress;
     IF p_high < v_before.high OR (p_high = v_before.high AND p_missing = v_before.missing) THEN
         RETURN;
@@ -50,8 +53,10 @@ BEGIN
     END IF;
     -- What it says was durable before; after a crash an older one is as good.
     PERFORM set_config('synchronous_commit', 'off', true);
-    UPDATE seqline.sequencer_progress SET high = p_high, missing = p_missing;
-    PERFORM setval('seqline.staging_done'::regclass, p_high - cardinality(p_missing));
+    UPDATE seqline.sequencer_progress p SET high = p_high, missing = p_missing WHERE p.high <= p_high;
+    IF FOUND THEN
+        PERFORM setval('seqline.staging_done'::regclass, p_high - cardinality(p_missing));
+    END IF;
 END
 $$;
 

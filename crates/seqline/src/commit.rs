@@ -61,7 +61,7 @@ pub struct Committer {
 }
 
 impl Committer {
-    /// Lets at most so many transactions of a server be inside COMMIT at once, at least 1. One that has waited for
+    /// Lets at most so many transactions of a database be inside COMMIT at once, at least 1. One that has waited for
     /// [`COMMIT_GATE_WAIT`] goes in as well: those inside may be waiting for a row that it holds.
     #[must_use]
     pub fn new(at_once: usize) -> Self {
@@ -169,7 +169,8 @@ impl Group {
     }
 
     /// Returns when the commit that was just answered on this connection is durable. The first to come flushes for all that have
-    /// come by then, and tells listeners of them; when it fails, or its future is dropped, the next one does.
+    /// come by then; when it fails, or its future is dropped, the next one does. Then it tells listeners of them, or when it is dropped
+    /// meanwhile, whoever flushes next does; until then they poll.
     async fn wait_until_durable(
         &self,
         connection: &mut PgConnection,

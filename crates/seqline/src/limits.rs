@@ -106,7 +106,7 @@ pub const DETAILS_AUDIT_MAX: i64 = 5;
 /// How much of what was before and after a change is in the details of a consumer: all of it, but for the list of many parked events.
 pub const AUDIT_CHARACTERS_MAX: i32 = 500;
 
-/// Transactions of a process that may be inside COMMIT at once on one server. They queue for one lock there, and waiting here costs
+/// Transactions of a process that may be inside COMMIT at once in one database. They queue for one lock there, and waiting here costs
 /// less than waiting in the database; more than one keeps the lock in use while the one that had it is answered.
 pub const COMMITS_AT_ONCE: usize = 2;
 

@@ -29,7 +29,9 @@ pub(crate) async fn flush(connection: &mut PgConnection) -> Result<String, sqlx:
     sqlx::query_scalar("SELECT seqline.flush()").fetch_one(connection).await
 }
 
-/// Tells listeners that there may be new events.
+/// Tells listeners that there may be new events. Outside a transaction. Nobody needs to be told of it again after a crash, so it is not
+/// waited for the disk.
 pub(crate) async fn wake(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
-    sqlx::query("SELECT seqline.wake()").execute(connection).await.map(drop)
+    let wake = "SELECT set_config('synchronous_commit', 'off', true), seqline.wake()";
+    sqlx::query(wake).execute(connection).await.map(drop)
 }

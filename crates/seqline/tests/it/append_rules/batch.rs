@@ -75,7 +75,8 @@ async fn a_member_of_the_wrong_json_type_is_refused() {
     let mut cases: Vec<(&str, Value, &str)> = texts
         .iter()
         .flat_map(|member| {
-            [json!(1), json!(true), json!({}), json!([])].map(|value| (*member, value, "a string"))
+            [json!(1), json!(true), json!({}), json!([]), json!(["a"]), json!([["a"]])]
+                .map(|value| (*member, value, "a string"))
         })
         .collect();
     for member in ["schema_version", "resource_version"] {

@@ -217,7 +217,9 @@ async fn listeners_are_told_once_of_commits_that_share_a_flush() {
 
     let mut told = Vec::new();
     while told.last().is_none_or(|seq| *seq < 8) {
-        told.push(listener.recv().await.unwrap().payload().parse::<i64>().unwrap());
+        let notification =
+            tokio::time::timeout(SOON, listener.recv()).await.expect("somebody tells").unwrap();
+        told.push(notification.payload().parse::<i64>().unwrap());
     }
     // The first may not have known of the others, and the second flush is for all that waited for the first.
     assert!(told.len() <= 3, "{told:?}");

@@ -53,6 +53,57 @@ async fn five_places(db: &TestDb) {
 }
 
 #[tokio::test]
+async fn appends_go_from_one_partition_to_the_next_one_by_one() {
+    let db = TestDb::at_commit().await;
+    small_partitions(&db, 3, 4).await;
+    let pool = db.producer();
+    for n in 1..=10 {
+        crate::support::append(&pool, [n]).await;
+    }
+    assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, (1..=10).collect::<Vec<_>>());
+}
+
+/// A table that is no partition any more takes no event, whatever its name is.
+#[tokio::test]
+async fn an_append_does_not_go_into_a_partition_that_was_taken_out_by_hand() {
+    let db = TestDb::at_commit().await;
+    append(&db.producer(), [1]).await;
+    let mut admin = db.connect(Role::Admin).await;
+    sqlx::raw_sql(
+        "ALTER TABLE seqline.event_log DETACH PARTITION seqline.event_log_from_0000000000000000001",
+    )
+    .execute(&mut admin)
+    .await
+    .unwrap();
+    let error = try_append(&db.producer(), &[event(2)]).await.unwrap_err();
+    assert!(matches!(error, CommitError::NoPartition { .. }), "{error:?}");
+    let kept: i64 = sqlx::query_scalar("SELECT count(*) FROM seqline.event_log_from_0000000000000000001")
+        .fetch_one(&mut admin)
+        .await
+        .unwrap();
+    assert_eq!(kept, 1);
+}
+
+/// The hints are only hints: whatever keeps them from being brought up to date keeps nobody from appending.
+#[tokio::test]
+async fn an_event_trigger_that_refuses_functions_stops_no_append() {
+    let db = TestDb::at_commit().await;
+    small_partitions(&db, 3, 4).await;
+    sqlx::raw_sql(
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no functions today'; END $$;
+         CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE FUNCTION') EXECUTE FUNCTION refuse()",
+    )
+    .execute(&db.admin())
+    .await
+    .unwrap();
+    let pool = db.producer();
+    for n in 1..=8 {
+        crate::support::append(&pool, [n]).await;
+    }
+    assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, (1..=8).collect::<Vec<_>>());
+}
+
+#[tokio::test]
 async fn an_append_beyond_the_last_partition_names_its_numbers() {
     let db = TestDb::at_commit().await;
     five_places(&db).await;

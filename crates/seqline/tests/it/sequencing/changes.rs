@@ -134,7 +134,7 @@ async fn a_snapshot_of_before_the_change_cannot_stage_behind_it() {
     assert_eq!(logged(&db).await, [2]);
 }
 
-/// Deferred work so deep that it comes after the last pass: it waits for a row, and appends event 2.
+/// Deferred work so deep that it comes after the last pass: it waits for a row, and appends events 2 to 4, each in another form.
 const DEEP: &str = "
         CREATE TABLE rows (id integer PRIMARY KEY, n integer);
         INSERT INTO rows VALUES (1, 0);
@@ -146,6 +146,8 @@ const DEEP: &str = "
             ELSE
                 UPDATE rows SET n = n + 1;
                 PERFORM seqline.append('test.happened', '{\"n\": 2}', 'test', 'any');
+                PERFORM seqline.append('test.happened', '{\"n\": 3}', 'test', 'any');
+                PERFORM seqline.append('test.happened', '{\"n\": 4}', 'test', 'any', id => gen_random_uuid());
             END IF;
             RETURN NULL;
         END $$;
@@ -189,7 +191,7 @@ async fn a_transaction_that_appends_after_its_last_pass_draws_its_place_again() 
     committing.await.unwrap().unwrap();
     let _sequencer = sequencer(&db);
     settled(&db).await;
-    assert_eq!(logged(&db).await, [0, 1, 2]);
+    assert_eq!(logged(&db).await, [0, 1, 2, 3, 4]);
 }
 
 /// Whoever numbers what waits does not see everything at once: one that it did not see can have been waited for by one that it sees later.
@@ -249,5 +251,5 @@ async fn a_transaction_that_was_staged_and_is_then_numbered_stays_in_one_piece()
     row.rollback().await.unwrap();
     committing.await.unwrap().unwrap();
     append(&db.producer(), [8]).await;
-    assert_eq!(logged(&db).await, [7, 1, 2, 8]);
+    assert_eq!(logged(&db).await, [7, 1, 2, 3, 4, 8]);
 }

@@ -47,6 +47,16 @@ async fn a_prepared_transaction_does_not_use_up_the_limit() {
     assert_eq!(progress, (8, vec![1]));
     append(&pool, [9]).await;
     append(&pool, [10]).await;
+    // Nothing that waits can be passed over, and no number that is none be waited for.
+    for (sql, state) in [
+        ("SELECT seqline.note_progress(10, '{1}')", "55000"),
+        ("SELECT seqline.note_progress(11, '{1,9,10}')", "55000"),
+        ("SELECT seqline.note_progress(10, '{NULL}')", "22023"),
+        ("SELECT seqline.note_progress(10, '{1,9,10,11}')", "22023"),
+    ] {
+        let error = sqlx::raw_sql(sql).execute(&mut app).await.unwrap_err();
+        assert_eq!(error.as_database_error().unwrap().code().as_deref(), Some(state), "{sql}");
+    }
     let AppendError::Database(error) = refused(&pool).await else { panic!("another refusal") };
     assert!(error.to_string().starts_with("append refused: 3 transactions wait"), "{error}");
 
