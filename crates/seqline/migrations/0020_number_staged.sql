@@ -1,7 +1,7 @@
 -- What a transaction does with its events in its last pass inside COMMIT, and what the sequencer does with those that wait.
 
 -- Gives the next numbers to the events of this transaction and tells listeners, in its last pass inside COMMIT. Nothing of the application
--- comes after the lock, and no lock that ordinary work holds.
+-- comes after the lock, and no lock that ordinary work holds, but in check_bounds, for a tenth of a second.
 DROP FUNCTION seqline.number_transaction(xid8);
 CREATE FUNCTION seqline.number_transaction(p_marker seqline.pending_transactions, p_settings seqline.settings) RETURNS boolean
 LANGUAGE plpgsql

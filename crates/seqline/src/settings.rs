@@ -24,8 +24,9 @@ pub enum Sequencing {
 /// What tells listeners that there are new events. Without it they poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notification {
-    /// The transaction that numbers them. PostgreSQL lets only one such transaction at a time commit, and fails it when the queue of
-    /// notifications is full.
+    /// The transaction that numbers them, or when several [`commit`](crate::commit()) of a process are under way the one that flushes for
+    /// all, afterwards. PostgreSQL lets only one transaction that notifies commit at a time, and fails it when the queue of notifications is
+    /// full.
     InTransaction,
     /// [`commit`](crate::commit()) or the sequencer, afterwards; other writers call `seqline.wake()`. Never fails an append.
     AfterCommit,

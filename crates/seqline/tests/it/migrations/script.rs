@@ -88,6 +88,39 @@ async fn the_scripts_of_a_version_and_of_the_rest_have_the_same_result_as_one() 
     assert_eq!(catalog(&mut stepwise).await, catalog(&mut at_once).await);
 }
 
+/// A log that has been in use goes on where it was: with its head in the middle of a partition that is not the first.
+#[tokio::test]
+async fn a_log_of_an_older_version_goes_on_where_it_was() {
+    // With it the roles are there, so this script does not make them at the same time as another.
+    TestDb::new().await;
+    let db = TestDb::empty().await;
+    let whole = script(0);
+    let at = whole.find("\n-- Migration 18 ").expect("there is a migration after version 17");
+    apply(&db, &format!("{}COMMIT;\n", &whole[..at])).await;
+    let mut admin = db.connect(Role::Admin).await;
+    run(
+        &mut admin,
+        "UPDATE seqline.settings SET event_log_partition_size = 3;
+         SELECT seqline.sync_event_log_ensure_partitions(3, 4, 0)",
+    )
+    .await;
+    let append = "SELECT seqline.append('test.happened', '{\"n\": 1}', 'test', 'any')";
+    for _ in 1..=4 {
+        run(&mut admin, append).await;
+    }
+    apply(&db, &script(17)).await;
+    for _ in 5..=9 {
+        run(&mut admin, append).await;
+    }
+    let numbers: Vec<i64> = sqlx::query_scalar("SELECT seq FROM seqline.event_log ORDER BY seq")
+        .fetch_all(&mut admin)
+        .await
+        .unwrap();
+    assert_eq!(numbers, (1..=9).collect::<Vec<_>>());
+    let head: i64 = sqlx::query_scalar("SELECT seqline.head()").fetch_one(&mut admin).await.unwrap();
+    assert_eq!(head, 9);
+}
+
 #[tokio::test]
 async fn a_script_that_fails_changes_nothing() {
     let db = TestDb::empty().await;
