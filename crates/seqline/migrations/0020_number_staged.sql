@@ -169,6 +169,8 @@ $$;
 CREATE FUNCTION seqline.check_bounds(p_head bigint, p_count bigint) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
+-- For whoever may hold what is written here: everybody waits meanwhile.
+SET lock_timeout = '100ms'
 AS $$
 DECLARE
     v_bounds seqline.log_bounds;
@@ -179,7 +181,6 @@ BEGIN
     END IF;
     IF p_head >= v_bounds.head_ceiling THEN
         BEGIN
-            PERFORM set_config('lock_timeout', '100ms', true);
             PERFORM FROM seqline.log_bounds FOR UPDATE SKIP LOCKED;
             IF FOUND THEN
                 PERFORM seqline.refresh_log_bounds();
@@ -196,8 +197,7 @@ $$;
 -- `p_limit` above `p_high`; no more once they have 10,000 events or fill the partitions, but at least one. Under the numbering lock, so any number of
 -- callers may do this. Returns the numbers of commit_order that it took, and whether it left some for the next batch.
 CREATE FUNCTION seqline.number_staged(
-    p_high bigint, p_missing bigint[], p_limit integer, OUT taken bigint[], OUT more boolean, OUT events bigint,
-    OUT last_seq bigint)
+    p_high bigint, p_missing bigint[], p_limit integer, OUT taken bigint[], OUT more boolean, OUT events bigint)
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 -- By index and one transaction after the other, whatever the tables held when the plan was made: over the dead rows that a
@@ -233,7 +233,6 @@ BEGIN
                 (SELECT count(*) FROM seqline.staged_events e WHERE e.xid = b.xid) ELSE 0 END AS events
         ) c
     ) t;
-    last_seq := v_head + events;
     IF taken IS NULL THEN
         taken := '{}';
         RETURN;
@@ -312,7 +311,7 @@ $$;
 -- above that, will never come: its transaction had its id by then, and is finished.
 CREATE FUNCTION seqline.sequence_staged(
     p_high bigint, p_missing bigint[], p_limit integer, p_mark boolean,
-    OUT taken bigint[], OUT more boolean, OUT events bigint, OUT last_seq bigint, OUT drawn bigint, OUT xid bigint,
+    OUT taken bigint[], OUT more boolean, OUT events bigint, OUT drawn bigint, OUT xid bigint,
     OUT xmin bigint)
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -338,7 +337,7 @@ BEGIN
         END IF;
     END IF;
     PERFORM seqline.lock_numbering((SELECT s.numbering_lock_timeout_ms FROM seqline.settings s));
-    SELECT s.taken, s.more, s.events, s.last_seq INTO taken, more, events, last_seq
+    SELECT s.taken, s.more, s.events INTO taken, more, events
     FROM seqline.number_staged(p_high, p_missing, p_limit) s;
     IF current_setting('synchronous_commit') = 'off' THEN
         PERFORM set_config('synchronous_commit', 'on', true);
@@ -520,8 +519,8 @@ BEGIN
 END
 $$;
 
--- Tells listeners that there are new events, for whoever has committed some: unless the transaction that numbered them has done so,
--- or nobody is to be told. A full queue fails this statement and nothing else.
+-- Tells listeners that there are new events, for whoever has committed some, unless nobody is to be told. A full queue fails this statement
+-- and nothing else.
 CREATE FUNCTION seqline.wake() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -30,8 +30,8 @@ static SHARED: LazyLock<Committer> = LazyLock::new(|| Committer::new(COMMITS_AT_
 
 /// Commits, which numbers what was appended, and returns when that is durable, on synchronous standbys too.
 ///
-/// Use it instead of the driver's `commit`: with events in the transaction it shares its flush with other commits, which is
-/// several times faster with many writers. And the driver reports success for a transaction in which a statement had failed, because
+/// Use it instead of the driver's `commit`: with events in the transaction it shares its flush with other commits, which with many
+/// writers is faster, the more so the longer the disk or a standby takes. And the driver reports success for a transaction in which a statement had failed, because
 /// PostgreSQL answers such a COMMIT with a rollback and no error. It costs a round trip before the COMMIT.
 ///
 /// Not cancel safe: a dropped future leaves it open whether the transaction commits.

@@ -25,7 +25,7 @@ pub enum Sequencing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notification {
     /// The transaction that numbers them, or when several [`commit`](crate::commit()) of a process are under way the one that flushes for
-    /// all, afterwards. PostgreSQL lets only one transaction that notifies commit at a time, and fails it when the queue of notifications is
+    /// all, afterwards (while the server has `max_prepared_transactions = 0`). PostgreSQL lets only one transaction that notifies commit at a time, and fails it when the queue of notifications is
     /// full.
     InTransaction,
     /// [`commit`](crate::commit()) or the sequencer, afterwards; other writers call `seqline.wake()`. Never fails an append.

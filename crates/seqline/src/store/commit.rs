@@ -4,7 +4,7 @@ use sqlx::{PgConnection, Row};
 
 /// What the database says about a transaction that is about to commit.
 pub(crate) struct Prepared {
-    /// Which server flushes for it, when its COMMIT does not: see `seqline.prepare_commit`.
+    /// Of which database, and of which life of its server, the flush has to be, when its COMMIT does not wait for one: see `seqline.prepare_commit`.
     pub(crate) flushed_by: Option<String>,
     /// Whether listeners are to be told afterwards.
     pub(crate) wake: bool,

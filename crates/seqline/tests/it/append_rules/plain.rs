@@ -7,7 +7,7 @@ const CASES: &str = r#"
 CREATE TEMPORARY TABLE outcome AS
 WITH texts (value) AS (VALUES
     (NULL), (''), ('a'), ('|'), ('a|b'), ('||'), ('a||b'), ('|a'), ('self'), ('null'), (E'a\tb'), (E'\u0085'), (E'a\nb'), (repeat('x', 128)),
-    (repeat('x', 129)), (repeat('\u00e4', 128))
+    (repeat('x', 129)), (repeat(E'\u00e4', 128))
 ), types (value) AS (VALUES
     (NULL), (''), ('a'), ('a.b'), ('a.b_c.d'), ('a.b|c'), ('a.b||c'), ('a.b|'), ('A.b'), ('.b'), ('a.'), ('a..b'), (E'a.b\n'), ('a.b' || repeat('x', 125)),
     ('a.b' || repeat('x', 126))

@@ -11,6 +11,8 @@ use super::*;
 
 /// Runs a script as a person would, if psql was installed with the server, and else without its own commands.
 async fn apply(db: &TestDb, sql: &str) {
+    // With it the roles are there, and no two scripts make them at the same time.
+    TestDb::new().await;
     let psql = PostgresBinaries::find(None).expect("there is a server").dir().join("psql");
     if psql.exists() {
         let output = psql_output(&psql, &db.url(Role::Admin), sql).await;
@@ -91,8 +93,6 @@ async fn the_scripts_of_a_version_and_of_the_rest_have_the_same_result_as_one() 
 /// A log that has been in use goes on where it was: with its head in the middle of a partition that is not the first.
 #[tokio::test]
 async fn a_log_of_an_older_version_goes_on_where_it_was() {
-    // With it the roles are there, so this script does not make them at the same time as another.
-    TestDb::new().await;
     let db = TestDb::empty().await;
     let whole = script(0);
     let at = whole.find("\n-- Migration 18 ").expect("there is a migration after version 17");
