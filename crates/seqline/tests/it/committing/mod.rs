@@ -8,6 +8,7 @@ use seqline::settings::{Notification, Sequencing, set_notification};
 use seqline::{CommitError, Committer, ErrorKind};
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 use sqlx::{Connection, PgPool};
+use tokio::task::JoinHandle;
 
 use crate::support::{append, event, numbers};
 
@@ -40,19 +41,24 @@ async fn begin_with(pool: &PgPool, n: i64) -> sqlx::PgTransaction<'static> {
     tx
 }
 
-#[tokio::test]
-async fn commits_wait_for_one_flush_and_the_numbering_lock_is_free_meanwhile() {
-    let server = TestServer::with(Durability::Durable, &[]).await;
-    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
+/// Eight commits with an event each, all of them numbered, and one waits for the standby on behalf of all.
+async fn eight_that_wait_for_one_flush(db: &TestDb) -> Vec<JoinHandle<Result<(), CommitError>>> {
     let pool = db.pool(Role::Producer, 8);
-    wait_for_a_standby_that_is_not_there(&db, "nobody").await;
+    wait_for_a_standby_that_is_not_there(db, "nobody").await;
     let transactions = join_all((1..=8).map(|n| begin_with(&pool, n))).await;
-    let commits: Vec<_> = transactions.into_iter().map(|tx| tokio::spawn(seqline::commit(tx))).collect();
-
+    let commits = transactions.into_iter().map(|tx| tokio::spawn(seqline::commit(tx))).collect();
     let mut reader = db.connect(Role::Reader).await;
     eventually(SOON, "all are numbered", async || numbers(&mut reader).await.len() == 8).await;
     let admin = db.admin();
     eventually(SOON, "one waits for the standby", async || waiting(&admin).await.len() == 1).await;
+    commits
+}
+
+#[tokio::test]
+async fn commits_wait_for_one_flush_and_the_numbering_lock_is_free_meanwhile() {
+    let server = TestServer::with(Durability::Durable, &[]).await;
+    let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
+    let commits = eight_that_wait_for_one_flush(&db).await;
     assert!(commits.iter().all(|commit| !commit.is_finished()), "none was answered before it is durable");
 
     wait_for_a_standby_that_is_not_there(&db, "").await;
@@ -204,14 +210,7 @@ async fn listeners_are_told_once_of_commits_that_share_a_flush() {
     let db = TestDb::numbering(&server, Sequencing::AtCommit).await;
     let mut listener = sqlx::postgres::PgListener::connect_with(&db.reader()).await.unwrap();
     listener.listen("event_log").await.unwrap();
-    let pool = db.pool(Role::Producer, 8);
-    wait_for_a_standby_that_is_not_there(&db, "nobody").await;
-    let transactions = join_all((1..=8).map(|n| begin_with(&pool, n))).await;
-    let commits: Vec<_> = transactions.into_iter().map(|tx| tokio::spawn(seqline::commit(tx))).collect();
-    let mut reader = db.connect(Role::Reader).await;
-    eventually(SOON, "all are numbered", async || numbers(&mut reader).await.len() == 8).await;
-    let admin = db.admin();
-    eventually(SOON, "one waits for the standby", async || waiting(&admin).await.len() == 1).await;
+    let commits = eight_that_wait_for_one_flush(&db).await;
     wait_for_a_standby_that_is_not_there(&db, "").await;
     join_all(commits).await;
 
