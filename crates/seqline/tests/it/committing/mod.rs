@@ -200,6 +200,13 @@ async fn listeners_are_told_by_whom_the_setting_says() {
     set_notification(&mut app, Notification::InTransaction, None).await.unwrap();
     append(&db.producer(), [5]).await;
     assert_eq!(listener.recv().await.unwrap().payload(), "5", "nothing was said of the one before");
+    // What else the transaction of such a call does is as durable as ever.
+    sqlx::raw_sql("BEGIN; SET LOCAL synchronous_commit = on; SELECT seqline.wake()")
+        .execute(&mut plain)
+        .await
+        .unwrap();
+    let setting: String = sqlx::query_scalar("SHOW synchronous_commit").fetch_one(&mut plain).await.unwrap();
+    assert_eq!(setting, "on");
     plain.close().await.unwrap();
 }
 
