@@ -150,7 +150,7 @@ ALTER TABLE seqline.pending_transactions
 ALTER TABLE seqline.log_bounds
     ADD COLUMN head_ceiling bigint NOT NULL DEFAULT 1;  -- upper bound of the partition that held the head
 
--- By the server's own function where it has one, from PostgreSQL 18 on: it is a tenth of the cost.
+-- By the server's own function where it has one, from PostgreSQL 18 on: one call in place of ten.
 DO $do$
 BEGIN
     IF current_setting('server_version_num')::integer >= 180000 THEN

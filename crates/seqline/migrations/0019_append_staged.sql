@@ -119,8 +119,8 @@ BEGIN
 END
 $$;
 
--- Whether an event is one of those that need no closer look: true only when check_draft has nothing to refuse, its payload is not too large,
--- and no member is an empty text. `p_names` is the type, two bars, and all names and ids with bars between them; `p_longest` at least the
+-- Whether an event is one of those that need no closer look: true only when check_draft has nothing to refuse but a payload that is too
+-- large, and no member is an empty text. `p_names` is the type, two bars, and all names and ids with bars between them; `p_longest` at least the
 -- length of the longest of them; `p_stored` the payload as PostgreSQL stores it. Nearly all events are. Few functions, because each costs more to get ready
 -- than to call, and that is done for every statement anew.
 CREATE FUNCTION seqline.is_plain_event(
@@ -300,7 +300,7 @@ AS $$
 DECLARE
     v_bad record;
 BEGIN
-    -- Not member by member, which takes three times as long.
+    -- Not member by member, which takes longer.
     PERFORM FROM jsonb_array_elements(events) e (event)
     WHERE CASE WHEN jsonb_typeof(e.event) = 'object'
         THEN e.event - '{type, payload, resource_kind, receive_action, resource_id, resource_version, space_id, channel_id,

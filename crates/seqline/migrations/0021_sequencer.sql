@@ -47,8 +47,11 @@ BEGIN
     IF p_high < v_before.high OR (p_high = v_before.high AND p_missing = v_before.missing) THEN
         RETURN;
     END IF;
-    PERFORM FROM seqline.waiting_transactions(NULL) w WHERE w.n <= p_high AND w.n <> ALL (p_missing) LIMIT 1;
-    IF FOUND OR p_high > coalesce(pg_sequence_last_value('seqline.commit_order'::regclass), 0) THEN
+    -- Only among those that were not done with before and are now: a backlog is looked through no further.
+    IF EXISTS (SELECT FROM seqline.staged_transactions s WHERE s.n = ANY (v_before.missing) AND s.n <> ALL (p_missing))
+        OR EXISTS (SELECT FROM seqline.staged_transactions s
+            WHERE s.n > v_before.high AND s.n <= p_high AND s.n <> ALL (p_missing))
+        OR p_high > coalesce(pg_sequence_last_value('seqline.commit_order'::regclass), 0) THEN
         RAISE EXCEPTION 'transactions can still wait up to %', p_high USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     -- What it says was durable before; after a crash an older one is as good.

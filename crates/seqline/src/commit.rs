@@ -31,8 +31,8 @@ static SHARED: LazyLock<Committer> = LazyLock::new(|| Committer::new(COMMITS_AT_
 /// Commits, which numbers what was appended, and returns when that is durable, on synchronous standbys too.
 ///
 /// Use it instead of the driver's `commit`: with events in the transaction it shares its flush with other commits, which with many
-/// writers is faster, the more so the longer the disk or a standby takes. And the driver reports success for a transaction in which a statement had failed, because
-/// PostgreSQL answers such a COMMIT with a rollback and no error. It costs a round trip before the COMMIT.
+/// writers is faster, the more so the longer the disk or a standby takes. And the driver reports success for a transaction in which a
+/// statement had failed, because PostgreSQL answers such a COMMIT with a rollback and no error. It costs a round trip before the COMMIT.
 ///
 /// Not cancel safe: a dropped future leaves it open whether the transaction commits.
 ///
@@ -102,7 +102,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Those that share a flush: of one database, because the same statement tells its listeners.
+    /// Those that share a flush: of one database, where they wait for one lock and one statement tells the listeners of all.
     fn group(&self, flushed_by: String) -> Arc<Group> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(group) = groups.get(&flushed_by) {

@@ -1,7 +1,7 @@
 //! The way into COMMIT: a few at a time, and whoever came last first.
 //!
 //! Under load all writers wait here. The one that came last is served by a database process that was at work a moment ago; one that
-//! has waited behind all others finds nothing of what it needs in the processor's caches any more, and takes up to twice as long. So a few writers go
+//! has waited behind all others finds nothing of what it needs in the processor's caches any more, and takes much longer. So a few writers go
 //! on, and each of the others waits for no longer than a limit.
 
 use std::collections::BTreeMap;

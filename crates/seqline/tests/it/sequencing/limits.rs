@@ -61,6 +61,8 @@ async fn a_prepared_transaction_does_not_use_up_the_limit() {
     assert!(error.to_string().starts_with("append refused: 3 transactions wait"), "{error}");
 
     sqlx::raw_sql("COMMIT PREPARED 'p'").execute(&mut producer).await.unwrap();
+    let passed_over = sqlx::raw_sql("SELECT seqline.note_progress(10, '{9,10}')").execute(&mut app).await;
+    assert_eq!(passed_over.unwrap_err().as_database_error().unwrap().code().as_deref(), Some("55000"));
     assert_eq!(sequencing::drain(&mut app).await.unwrap(), 3);
     assert_eq!(numbers(&mut app).await, [2, 3, 4, 5, 6, 7, 8, 1, 9, 10]);
 }
