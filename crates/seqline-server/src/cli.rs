@@ -63,8 +63,12 @@ pub enum Command {
     Parked(ParkedArgs),
     /// Show the server's own jobs, try one again, discard one
     Jobs(JobsArgs),
-    /// Run a part of the server until interrupted
+    /// Run the server, or a part of it, until interrupted
     Serve(ServeArgs),
+    /// Ask a running server whether it lives and is ready
+    Healthcheck(HealthcheckArgs),
+    /// Check the settings of a server, or show all there are
+    Config(ConfigCommandArgs),
 }
 
 /// Options of `up`.
@@ -79,7 +83,10 @@ pub struct UpArgs {
     /// Port on 127.0.0.1 for the embedded server; without it a free one is taken
     #[arg(long)]
     pub port: Option<u16>,
-    /// Write a JSON file with database_url and pid once ready, removed at the end
+    /// Where to answer /livez, /readyz and /metrics; without it on a free port of 127.0.0.1
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", hide_default_value = true)]
+    pub ops_listen: std::net::SocketAddr,
+    /// Write a JSON file with database_url, ops_url and pid once ready, removed at the end
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
     /// Which events retention keeps
@@ -381,13 +388,64 @@ pub struct ConfigArgs {
     /// File with settings (TOML), which variables SEQLINE_SECTION__KEY override
     #[arg(long, global = true, value_name = "FILE", env = "SEQLINE_CONFIG")]
     pub config: Option<OsString>,
+    /// One setting, stronger than file and variables; may be repeated
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// Options of `config`.
+#[derive(Debug, Args)]
+pub struct ConfigCommandArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: ConfigAction,
+    /// All settings.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+/// What `config` does.
+#[derive(Debug, Subcommand)]
+pub enum ConfigAction {
+    /// Tell everything that is wrong with the settings, or what they set and where
+    Check {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show all settings with defaults, bounds and reasons, as Markdown
+    Reference {
+        /// As a file of settings in which everything is commented out
+        #[arg(long)]
+        toml: bool,
+    },
+    /// Show the JSON Schema of the file with settings, for editors
+    Schema,
+}
+
+/// Options of `healthcheck`.
+#[derive(Debug, Args)]
+pub struct HealthcheckArgs {
+    /// Only whether it lives, as /livez tells; without it whether it is ready, as /readyz tells
+    #[arg(long)]
+    pub live: bool,
+    /// Where it answers; without it the address of ops.listen
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub address: Option<std::net::SocketAddr>,
+    /// How long the answer may take
+    #[arg(long, default_value = "5s", value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub timeout: std::time::Duration,
+    /// All settings.
+    #[command(flatten)]
+    pub config: ConfigArgs,
 }
 
 /// Options of `serve`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// worker: hand every event to the consumers, exactly once, and run the server's own jobs
-    #[arg(long, value_enum, hide_possible_values = true)]
+    /// api: follow the log for live delivery; worker: hand every event to the consumers, exactly once, and run the server's own
+    /// jobs; all: both
+    #[arg(long, value_enum, default_value = "all", hide_possible_values = true)]
     pub role: ServeRole,
     /// All settings.
     #[command(flatten)]
@@ -400,8 +458,36 @@ pub struct ServeArgs {
 /// Parts of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ServeRole {
+    /// The tail, from which events are delivered live; as many of them as one likes.
+    Api,
     /// Consumers and the server's own jobs; as many of them as one likes.
     Worker,
+    /// Both.
+    All,
+}
+
+impl ServeRole {
+    /// Its name, as it is typed.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Worker => "worker",
+            Self::All => "all",
+        }
+    }
+
+    /// Whether it has the tail.
+    #[must_use]
+    pub fn delivers(self) -> bool {
+        self != Self::Worker
+    }
+
+    /// Whether it has consumers, jobs and the sequencer.
+    #[must_use]
+    pub fn works(self) -> bool {
+        self != Self::Api
+    }
 }
 
 #[cfg(test)]

@@ -93,6 +93,38 @@ async fn refuse_newer_schema(connection: &mut PgConnection) -> Result<(), Failur
     }
 }
 
+/// A connection beside the pool, for what looks at the database now and then: a look need not wait for work that is stuck. It is made
+/// when it is needed, and kept as long as it answers well.
+#[derive(Debug)]
+pub(crate) struct OwnConnection {
+    options: PgConnectOptions,
+    kept: Option<PgConnection>,
+}
+
+impl OwnConnection {
+    /// `name` is what the database knows it by.
+    pub(crate) fn new(options: &PgConnectOptions, name: &str) -> Self {
+        Self { options: options.clone().application_name(name), kept: None }
+    }
+
+    /// Asks something. A connection on which that failed, or was given up by dropping the future, is closed.
+    pub(crate) async fn ask<T, E>(
+        &mut self,
+        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
+    ) -> Result<T, DatabaseError>
+    where
+        DatabaseError: From<E>,
+    {
+        let mut connection = match self.kept.take() {
+            Some(connection) => connection,
+            None => self.options.connect().await?,
+        };
+        let answer = question(&mut connection).await?;
+        self.kept = Some(connection);
+        Ok(answer)
+    }
+}
+
 /// For what runs on its own, where nobody sees that a part of the schema is missing.
 pub(crate) async fn refuse_older_schema(connection: &mut PgConnection) -> Result<(), Failure> {
     let known = seqline::migrate::newest_version();

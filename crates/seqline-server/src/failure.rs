@@ -11,8 +11,8 @@ use seqline::{AppendError, CommitError, DatabaseError, ErrorKind, InvalidEvent, 
 pub enum Failure {
     /// Something unexpected.
     Unexpected(String),
-    /// Something unexpected that is in the log already.
-    Logged,
+    /// Something that is in the log already, with its exit code.
+    Logged(u8),
     /// The command line is wrong in a way that its grammar cannot tell.
     Usage(String),
     /// The database or a file is not available now.
@@ -39,7 +39,8 @@ impl Failure {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Unexpected(_) | Self::Logged => 1,
+            Self::Unexpected(_) => 1,
+            Self::Logged(code) => *code,
             Self::Usage(_) => 2,
             Self::Unavailable(_) => 3,
             Self::Refused(_) | Self::MissingRights { .. } => 4,
@@ -60,7 +61,7 @@ impl Failure {
             | Self::Refused(message)
             | Self::Partly(message)
             | Self::Interrupted(message) => Some(message.clone()),
-            Self::Logged | Self::OutputClosed => None,
+            Self::Logged(_) | Self::OutputClosed => None,
         }
     }
 

@@ -7,7 +7,7 @@
 //! | 0 | done |
 //! | 1 | something unexpected: please report it |
 //! | 2 | the command line is wrong |
-//! | 3 | the database or a file is not available now: trying again may help |
+//! | 3 | the database, a file or an address is not available now: trying again may help; a server is not ready |
 //! | 4 | refused: an event breaks a rule, a right is missing, versions do not fit |
 //! | 5 | partly done: lines of an import were rejected, by this run or one before |
 //! | 130 | interrupted |
@@ -19,58 +19,89 @@ pub mod cli;
 pub mod config;
 pub mod failure;
 pub mod jobs;
+pub mod metrics;
 
 mod commands;
 mod connect;
+mod fanout;
 mod lifecycle;
 mod limits;
+mod ops;
 mod output;
 mod recorder;
 mod store;
+mod telemetry;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use tracing_subscriber::EnvFilter;
+use seqline::Clock;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
 use crate::cli::{Cli, Command};
+use crate::config::Config;
 use crate::failure::Failure;
 use crate::limits::RUNTIME_END_TIMEOUT;
+use crate::telemetry::Telemetry;
+
+/// What a server has before anything runs: what can be set, and what it tells.
+struct Server {
+    config: Config,
+    telemetry: Telemetry,
+    clock: Clock,
+}
 
 /// Runs the command and turns its outcome into an exit code.
 #[must_use]
 pub fn main(cli: Cli) -> ExitCode {
-    if let Err(failure) = init_logs(&cli.command) {
-        eprintln!("seqline: {}", failure.message().unwrap_or_default());
-        return ExitCode::from(failure.exit_code());
-    }
+    let server = match prepare(&cli.command) {
+        Ok(server) => server,
+        Err(failure) => return end(&failure),
+    };
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
-        Err(error) => {
-            eprintln!("seqline: cannot start threads: {error}");
-            return ExitCode::from(1);
-        }
+        Err(error) => return end(&Failure::Unexpected(format!("cannot start threads: {error}"))),
     };
-    let result = runtime.block_on(Box::pin(run(cli)));
+    let result = runtime.block_on(Box::pin(run(cli, server.as_ref())));
     runtime.shutdown_timeout(RUNTIME_END_TIMEOUT);
+    if let Some(server) = &server {
+        server.telemetry.shutdown();
+    }
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if let Some(message) = failure.message() {
-                eprintln!("seqline: {message}");
-            }
-            ExitCode::from(failure.exit_code())
-        }
+        Err(failure) => end(&failure),
     }
+}
+
+/// Says what is wrong, unless it is said already.
+fn end(failure: &Failure) -> ExitCode {
+    if let Some(message) = failure.message() {
+        eprintln!("seqline: {message}");
+    }
+    ExitCode::from(failure.exit_code())
+}
+
+/// Settings, logs and traces. What a server may choose about its traces is a setting, so that is read first.
+fn prepare(command: &Command) -> Result<Option<Server>, Failure> {
+    let server = match command {
+        Command::Serve(args) => {
+            let (config, clock) = (commands::configuration(&args.config)?, Clock::system());
+            let telemetry = Telemetry::new(&config, clock.clone())?;
+            Some(Server { config, telemetry, clock })
+        }
+        _ => None,
+    };
+    init_logs(command, server.as_ref().map(|server| &server.telemetry))?;
+    Ok(server)
 }
 
 /// On standard error: for people, warnings and errors, but for what the command itself says in its one sentence; for a server,
 /// one JSON object per line, and what a running one tells as well. `SEQLINE_LOG` takes a filter such as `info`; what is none is
 /// refused, since logs are all that a server gives.
-fn init_logs(command: &Command) -> Result<(), Failure> {
-    let serves = matches!(command, Command::Serve(_));
+fn init_logs(command: &Command, telemetry: Option<&Telemetry>) -> Result<(), Failure> {
     let default = match command {
-        Command::Serve(_) => "info,sqlx=off,riverqueue=off",
+        Command::Serve(_) => "info,sqlx=off,riverqueue=off,opentelemetry=off",
         Command::Partitions(_) => "warn,seqline::commit=off,seqline::maintenance=off,sqlx=off,riverqueue=off",
         _ => "warn,seqline::commit=off,sqlx=off,riverqueue=off",
     };
@@ -82,19 +113,23 @@ fn init_logs(command: &Command) -> Result<(), Failure> {
     let filter = filter.ok_or_else(|| {
         Failure::Usage("SEQLINE_LOG is not a filter such as info, debug or seqline=debug".to_owned())
     })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     // A second call in one process keeps the first subscriber, which is what is wanted.
-    let _ = if serves {
-        let builder = builder.json().flatten_event(true).with_current_span(false).with_span_list(false);
-        // The default writes what the panic says, which can be anything, and not as JSON.
-        std::panic::set_hook(Box::new(|panic| {
-            let location = panic.location().map(ToString::to_string);
-            tracing::error!(location, "panic");
-        }));
-        tracing::subscriber::set_global_default(builder.finish())
-    } else {
-        let builder = builder.with_ansi(std::io::stderr().is_terminal());
-        tracing::subscriber::set_global_default(builder.finish())
+    let _ = match telemetry {
+        Some(telemetry) => {
+            // The default writes what the panic says, which can be anything, and not as JSON.
+            std::panic::set_hook(Box::new(|panic| {
+                let location = panic.location().map(ToString::to_string);
+                tracing::error!(location, "panic");
+            }));
+            let logs = fmt::layer().with_writer(std::io::stderr);
+            let logs = logs.json().flatten_event(true).with_current_span(false).with_span_list(false);
+            let subscriber = Registry::default().with(telemetry.layer()).with(logs.with_filter(filter));
+            tracing::subscriber::set_global_default(subscriber)
+        }
+        None => {
+            let logs = fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+            tracing::subscriber::set_global_default(Registry::default().with(logs.with_filter(filter)))
+        }
     };
     Ok(())
 }
@@ -103,15 +138,18 @@ fn init_logs(command: &Command) -> Result<(), Failure> {
 /// silent.
 fn log_filter(text: &str) -> Option<EnvFilter> {
     let is_level = |word: &str| word.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
-    let known =
-        |word: &str| is_level(word) || word.starts_with("seqline") || ["sqlx", "riverqueue"].contains(&word);
+    let known = |word: &str| {
+        is_level(word)
+            || word.starts_with("seqline")
+            || ["sqlx", "riverqueue", "opentelemetry"].contains(&word)
+    };
     let misspelt = text.split(',').map(str::trim).any(|part| !part.contains(['=', ':', '[']) && !known(part));
     // River repeats itself for as long as the database is away, and what is worth a line of it is told by the jobs.
     let quiet = if text.contains("riverqueue") { "" } else { ",riverqueue=off" };
     if misspelt { None } else { EnvFilter::try_new(format!("{text}{quiet}")).ok() }
 }
 
-async fn run(cli: Cli) -> Result<(), Failure> {
+async fn run(cli: Cli, server: Option<&Server>) -> Result<(), Failure> {
     let database = cli.database;
     match cli.command {
         Command::Up(args) => commands::up::run(&database, args).await,
@@ -129,6 +167,11 @@ async fn run(cli: Cli) -> Result<(), Failure> {
         Command::Consumers(args) => commands::consumers::run(&database, args).await,
         Command::Parked(args) => commands::parked::run(&database, args).await,
         Command::Jobs(args) => commands::jobs::run(&database, args).await,
-        Command::Serve(args) => commands::serve::run(&database, args).await,
+        Command::Config(args) => commands::config::run(&args),
+        Command::Healthcheck(args) => commands::healthcheck::run(&args).await,
+        Command::Serve(args) => match server {
+            Some(server) => commands::serve::run(&database, args, server).await,
+            None => Err(Failure::Unexpected("a server was not prepared".to_owned())),
+        },
     }
 }

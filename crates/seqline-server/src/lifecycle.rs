@@ -12,17 +12,22 @@ use seqline::Clock;
 use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
 
+use crate::failure::Failure;
 use crate::limits::DROP_TIMEOUT;
 
 /// When a component is stopped: the phases are in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
+    /// Live delivery: its clients go to another process.
+    Delivery,
     /// Those that handle events.
     Consumers,
     /// The server's own jobs, which those before may want done.
     Jobs,
     /// What numbers the events of all others.
     Sequencer,
+    /// What tells operators how it goes, to the last.
+    Ops,
 }
 
 /// All components, in the order in which they were started.
@@ -45,9 +50,22 @@ pub(crate) struct UnexpectedEnd {
     pub(crate) reason: String,
 }
 
+impl UnexpectedEnd {
+    /// Logs it, once, as the failure of the whole process.
+    pub(crate) fn logged(self) -> Failure {
+        tracing::error!(component = self.component, error = self.reason, "component ended on its own");
+        Failure::Logged(1)
+    }
+}
+
 impl Lifecycle {
     pub(crate) fn new(clock: Clock) -> Self {
         Self { clock, components: Vec::new() }
+    }
+
+    /// The clock by which it is stopped.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Starts a component. It ends soon after its token is cancelled, and not before.

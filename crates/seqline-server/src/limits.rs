@@ -55,9 +55,6 @@ pub(crate) const JOBS_RESCUE_INTERVAL: (Duration, Duration) =
 /// How often a periodic job is offered at least: how late it can be when it could not be inserted in time.
 pub(crate) const JOBS_OFFER_INTERVAL_MAX: Duration = Duration::from_secs(60);
 
-/// After which time a job that is due and that nobody takes is worth a warning: polls and retries are far more frequent.
-pub(crate) const JOBS_OVERDUE_AFTER: Duration = Duration::from_secs(5 * 60);
-
 /// How long taking the lock of River's migration may take: another process is migrating then.
 pub(crate) const JOBS_MIGRATE_LOCK_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -100,3 +97,18 @@ pub(crate) const OPEN_TRANSACTIONS_MAX: usize = 10;
 
 /// After which time `tail` says for what it waits: a flush takes milliseconds, and so does a standby that is there.
 pub(crate) const DURABLE_SILENCE_MAX: Duration = Duration::from_secs(2);
+
+/// How many intervals a look may be old: one that is late, and one that was missed.
+pub(crate) const LOOKS_MISSED_MAX: u32 = 3;
+
+/// The longest head of a request to the operators' address: a hundred times what a probe sends.
+pub(crate) const OPS_REQUEST_BYTES_MAX: usize = 16 * 1024;
+
+/// The longest answer that a health check reads.
+pub(crate) const HEALTH_BYTES_MAX: usize = 64 * 1024;
+
+/// Pause after a first attempt to reach the database at the start; it doubles up to the cap of listening.
+pub(crate) const START_RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long sending figures or traces may take: what is not there by then is dropped, at the end of the process too.
+pub(crate) const TELEMETRY_SEND_TIMEOUT: Duration = Duration::from_secs(3);

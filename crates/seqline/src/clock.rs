@@ -24,8 +24,10 @@ pub struct Clock(Source);
 
 #[derive(Debug, Clone)]
 enum Source {
-    System,
-    Manual(watch::Receiver<OffsetDateTime>),
+    /// With the moment when the clock was made.
+    System(tokio::time::Instant),
+    /// With the time at which it began.
+    Manual(watch::Receiver<OffsetDateTime>, OffsetDateTime),
 }
 
 /// Moves a manual clock.
@@ -36,14 +38,15 @@ impl Clock {
     /// The system's time.
     #[must_use]
     pub fn system() -> Self {
-        Self(Source::System)
+        #[expect(clippy::disallowed_methods, reason = "this is the one place that asks the system")]
+        Self(Source::System(tokio::time::Instant::now()))
     }
 
     /// A clock that shows `start` until its hand is moved.
     #[must_use]
     pub fn manual(start: OffsetDateTime) -> (Self, ClockHand) {
         let (sender, receiver) = watch::channel(start);
-        (Self(Source::Manual(receiver)), ClockHand(Arc::new(sender)))
+        (Self(Source::Manual(receiver, start)), ClockHand(Arc::new(sender)))
     }
 
     /// The present time.
@@ -51,8 +54,18 @@ impl Clock {
     pub fn now(&self) -> OffsetDateTime {
         match &self.0 {
             #[expect(clippy::disallowed_methods, reason = "this is the one place that asks the system")]
-            Source::System => OffsetDateTime::now_utc(),
-            Source::Manual(receiver) => *receiver.borrow(),
+            Source::System(_) => OffsetDateTime::now_utc(),
+            Source::Manual(receiver, _) => *receiver.borrow(),
+        }
+    }
+
+    /// The time since the clock was made, which goes on at its pace when somebody sets the system's time. For measuring how long something
+    /// takes.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        match &self.0 {
+            Source::System(start) => start.elapsed(),
+            Source::Manual(receiver, start) => (*receiver.borrow() - *start).try_into().unwrap_or_default(),
         }
     }
 
@@ -60,8 +73,8 @@ impl Clock {
     pub async fn sleep(&self, duration: Duration) {
         match &self.0 {
             #[expect(clippy::disallowed_methods, reason = "this is the one place that waits")]
-            Source::System => tokio::time::sleep(duration).await,
-            Source::Manual(receiver) => {
+            Source::System(_) => tokio::time::sleep(duration).await,
+            Source::Manual(receiver, _) => {
                 let mut receiver = receiver.clone();
                 let due = receiver
                     .borrow()
@@ -106,6 +119,15 @@ impl ClockHand {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_has_elapsed_does_not_become_less_than_nothing() {
+        let (clock, hand) = Clock::manual(OffsetDateTime::UNIX_EPOCH);
+        hand.advance(Duration::from_secs(3));
+        assert_eq!(clock.elapsed(), Duration::from_secs(3));
+        hand.set(OffsetDateTime::UNIX_EPOCH - Duration::from_secs(5));
+        assert_eq!(clock.elapsed(), Duration::ZERO);
+    }
 
     #[tokio::test]
     async fn a_manual_sleep_ends_when_the_hand_has_passed_it() {

@@ -1,7 +1,9 @@
 //! One module for each command.
 
 pub(crate) mod append;
+pub(crate) mod config;
 pub(crate) mod consumers;
+pub(crate) mod healthcheck;
 pub(crate) mod import;
 pub(crate) mod jobs;
 pub(crate) mod migrate;
@@ -20,7 +22,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::ConfigArgs;
-use crate::config::{self, Config, ConfigFile};
+use crate::config::{Config, ConfigFile, Loaded, load};
 use crate::failure::Failure;
 use crate::limits::CONFIG_BYTES_MAX;
 
@@ -53,11 +55,17 @@ pub(crate) fn file_failure(what: &str, path: &Path, error: &std::io::Error) -> F
     Failure::Unavailable(format!("cannot {what} {}: {error}", path.display()))
 }
 
-/// Settings from the file and the environment.
+/// Settings from the file, the environment and the command line.
 pub(crate) fn configuration(args: &ConfigArgs) -> Result<Config, Failure> {
+    loaded(args).map(|loaded| loaded.config)
+}
+
+/// The same, with where each value comes from.
+pub(crate) fn loaded(args: &ConfigArgs) -> Result<Loaded, Failure> {
     let file = args.config.as_deref().filter(|file| !file.is_empty());
     let file = file.map(|file| read(Path::new(file))).transpose()?;
-    config::load(file.as_ref(), std::env::vars_os()).map_err(|problems| Failure::Usage(problems.to_string()))
+    load(file.as_ref(), std::env::vars_os(), args.set.iter().map(String::as_str))
+        .map_err(|problems| Failure::Usage(problems.to_string()))
 }
 
 /// The file with settings. Its name is known to be right when it can be read; what is in it is another question.

@@ -24,17 +24,24 @@ use crate::cli::{DatabaseArgs, UpArgs};
 use crate::config::Config;
 use crate::connect::GivenUrl;
 use crate::failure::Failure;
-use crate::{connect, store};
+use crate::lifecycle::{Lifecycle, Phase};
+use crate::limits::LOOKS_MISSED_MAX;
+use crate::metrics::Metrics;
+use crate::ops::readiness::Stage;
+use crate::ops::server::OpsServer;
+use crate::{connect, ops, store};
 
 /// How often partitions are maintained while `up` runs (`sync.partition_maintenance_interval`).
 const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60 * 60);
 
-/// How long the batch of the sequencer that runs may take at the end.
-const SEQUENCER_END_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the batch of the sequencer that runs may take at the end, and what else does.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Serialize)]
 struct Ready<'a> {
     database_url: &'a str,
+    /// Where it answers /livez, /readyz and /metrics.
+    ops_url: &'a str,
     pid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     postgres_pid: Option<i32>,
@@ -46,9 +53,10 @@ pub(crate) async fn run(database: &DatabaseArgs, args: UpArgs) -> Result<(), Fai
     if let Some(file) = args.ready_file.as_deref().filter(|file| is_stale(file)) {
         remove_leftover(file)?;
     }
+    let ops = OpsServer::bind(args.ops_listen, "--ops-listen").await?;
     match connect::given_urls(database).as_slice() {
-        [] => on_embedded_server(&args, &config, &stop).await,
-        given => on_given_database(given, &args, &config, &stop).await,
+        [] => on_embedded_server(&args, &config, ops, &stop).await,
+        given => on_given_database(given, &args, &config, ops, &stop).await,
     }
 }
 
@@ -56,6 +64,7 @@ async fn on_given_database(
     given: &[GivenUrl],
     args: &UpArgs,
     config: &Config,
+    ops: OpsServer,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let url = &given[0].url;
@@ -67,14 +76,21 @@ async fn on_given_database(
     };
     let Some(migrated) = unless_stopped(prepared, stop).await? else { return Ok(()) };
     say_schema(migrated);
-    let ready = ready_file(args, &Ready { database_url: url, pid: std::process::id(), postgres_pid: None })?;
-    eprintln!("Ready. Press Ctrl-C to stop.");
-    let result = serve(&options, args, config, None, stop).await;
+    let ops_url = ops_url(&ops);
+    let ready = Ready { database_url: url, ops_url: &ops_url, pid: std::process::id(), postgres_pid: None };
+    let ready = ready_file(args, &ready)?;
+    eprintln!("Ready. {}\n\nPress Ctrl-C to stop.", where_it_tells(&ops_url));
+    let result = serve(&options, args, config, ops, None, stop).await;
     remove(ready);
     result
 }
 
-async fn on_embedded_server(args: &UpArgs, config: &Config, stop: &CancellationToken) -> Result<(), Failure> {
+async fn on_embedded_server(
+    args: &UpArgs,
+    config: &Config,
+    ops: OpsServer,
+    stop: &CancellationToken,
+) -> Result<(), Failure> {
     let data_dir = match &args.data_dir {
         Some(dir) => dir.clone(),
         None => default_data_dir()?,
@@ -87,7 +103,7 @@ async fn on_embedded_server(args: &UpArgs, config: &Config, stop: &CancellationT
     };
     let started = async { PostgresServer::start(server_config).await.map_err(embedded_failure) };
     let Some(mut server) = unless_stopped(started, stop).await? else { return Ok(()) };
-    let result = with_server(&mut server, args, config, stop).await;
+    let result = with_server(&mut server, args, config, ops, stop).await;
     let stopped = server.stop().await.map_err(embedded_failure);
     result.and(stopped)
 }
@@ -96,6 +112,7 @@ async fn with_server(
     server: &mut PostgresServer,
     args: &UpArgs,
     config: &Config,
+    ops: OpsServer,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let url_file = server.data_dir().join("url");
@@ -114,17 +131,19 @@ async fn with_server(
         server.data_dir().display()
     );
     say_schema(migrated);
+    let ops_url = ops_url(&ops);
     let ready = ready_file(
         args,
         &Ready {
             database_url: &database_url,
+            ops_url: &ops_url,
             pid: std::process::id(),
             postgres_pid: server.postmaster_pid(),
         },
     )
     .inspect_err(|_| remove(Some(url_file.clone())))?;
-    say_how_to_go_on(&url_file);
-    let result = serve(&options, args, config, Some(server), stop).await;
+    say_how_to_go_on(&url_file, &ops_url);
+    let result = serve(&options, args, config, ops, Some(server), stop).await;
     remove(Some(url_file));
     remove(ready);
     result
@@ -175,43 +194,64 @@ async fn serve(
     options: &PgConnectOptions,
     args: &UpArgs,
     config: &Config,
+    ops: OpsServer,
     server: Option<&mut PostgresServer>,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     // One for maintenance; the sequencer keeps one, and makes a partition with another when it needs it at once.
     let pool = connect::pool(options, 3).await?;
     let clock = Clock::system();
+    let metrics = Metrics::new(None, clock.clone(), config.telemetry.refresh_interval * LOOKS_MISSED_MAX)?;
+    let mut lifecycle = Lifecycle::new(clock.clone());
+    let health = ops::answer(&mut lifecycle, ops, config, &metrics, "up");
+    ops::look(&mut lifecycle, options, config, &metrics, &health)?;
     let sequencer = Sequencer::new(pool.clone(), config.sequencer(), clock.clone());
-    let stop_sequencer = CancellationToken::new();
-    let sequencing = tokio::spawn(sequencer.run(stop_sequencer.clone()));
+    lifecycle.start("sequencer", Phase::Sequencer, |stop| async move {
+        sequencer.run(stop).await;
+        Ok(())
+    });
     let maintenance = Maintenance::new(pool, args.retention.config(), clock.clone());
-    let maintain = async {
-        loop {
-            match maintenance.run().await {
-                Ok(report) => tracing::info!(
-                    created = report.created,
-                    closed = report.closed,
-                    dropped = report.dropped,
-                    held = report.held.is_some(),
-                    "partition maintenance done"
-                ),
-                Err(error) => tracing::error!(error = %error, "partition maintenance failed"),
-            }
-            clock.sleep(MAINTENANCE_INTERVAL).await;
-        }
-    };
+    let maintenance_clock = clock.clone();
+    lifecycle.start("maintenance", Phase::Jobs, |stop| maintain(maintenance, maintenance_clock, stop));
+    health.enter(Stage::Running);
     let result = tokio::select! {
         () = stop.cancelled() => {
             eprintln!("Stopping.");
             Ok(())
         }
         () = gone(server, &clock) => Err(Failure::Unavailable("the PostgreSQL server ended on its own".to_owned())),
-        () = maintain => Ok(()),
+        ended = lifecycle.unexpected_end() => {
+            Err(Failure::Unexpected(format!("{} ended on its own: {}", ended.component, ended.reason)))
+        }
     };
-    stop_sequencer.cancel();
-    // Dropped, it loses nothing, and another one takes over when its lease has expired.
-    let _ = clock.timeout(SEQUENCER_END_TIMEOUT, sequencing).await;
+    health.enter(Stage::Stopping);
+    // Dropped, a sequencer loses nothing, and another one takes over when its lease has expired.
+    lifecycle.stop(END_TIMEOUT).await;
     result
+}
+
+/// Maintains partitions now and then until `stop` is cancelled. A run that is dropped in between is finished by the next.
+async fn maintain(maintenance: Maintenance, clock: Clock, stop: CancellationToken) -> Result<(), String> {
+    loop {
+        let run = tokio::select! {
+            run = maintenance.run() => run,
+            () = stop.cancelled() => return Ok(()),
+        };
+        match run {
+            Ok(report) => tracing::info!(
+                created = report.created,
+                closed = report.closed,
+                dropped = report.dropped,
+                held = report.held.is_some(),
+                "partition maintenance done"
+            ),
+            Err(error) => tracing::error!(error = %error, "partition maintenance failed"),
+        }
+        tokio::select! {
+            () = clock.sleep(MAINTENANCE_INTERVAL) => {}
+            () = stop.cancelled() => return Ok(()),
+        }
+    }
 }
 
 /// Resolves when the embedded server is no longer there.
@@ -243,11 +283,20 @@ fn say_database(options: &PgConnectOptions, given: &[GivenUrl]) {
     );
 }
 
-fn say_how_to_go_on(url_file: &Path) {
+fn ops_url(ops: &OpsServer) -> String {
+    format!("http://{}", ops.address())
+}
+
+fn where_it_tells(ops_url: &str) -> String {
+    format!("Health and metrics: {ops_url}/livez, {ops_url}/readyz, {ops_url}/metrics")
+}
+
+fn say_how_to_go_on(url_file: &Path, ops_url: &str) {
     let program = program();
     let url_file = quoted(&url_file.display().to_string());
     eprintln!(
-        "Ready. In another terminal:\n\n  export SEQLINE_DATABASE_URL=\"$(cat {url_file})\"\n  {program} append order.created --resource-kind order --payload '{{\"total\": 12.5}}'\n  {program} tail --follow\n  {program} serve --role worker\n  {program} status\n\nPress Ctrl-C to stop."
+        "Ready. In another terminal:\n\n  export SEQLINE_DATABASE_URL=\"$(cat {url_file})\"\n  {program} append order.created --resource-kind order --payload '{{\"total\": 12.5}}'\n  {program} tail --follow\n  {program} serve --role worker\n  {program} status\n\n{}\n\nPress Ctrl-C to stop.",
+        where_it_tells(ops_url)
     );
 }
 

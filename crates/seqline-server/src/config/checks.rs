@@ -1,83 +1,153 @@
-//! What has to hold between keys.
-
 use super::Config;
 
-/// A rule over several keys. Its sentence holds names and no values.
 pub(super) struct Check {
     pub(super) name: &'static str,
     pub(super) keys: &'static [&'static str],
     pub(super) rule: &'static str,
+    /// Why it has to hold: what happens otherwise, or what it is for.
+    pub(super) why: &'static str,
     pub(super) holds: fn(&Config) -> bool,
 }
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
+        name: "restart_below_consumer_alert",
+        keys: &["shutdown.total_timeout", "consumer.pending_alert_after"],
+        rule: "has to be less than",
+        why: "each restart would be an alert",
+        holds: |config| config.shutdown.total_timeout < config.consumer.pending_alert_after,
+    },
+    Check {
+        name: "consumer_poll_within_listen_cap",
+        keys: &["consumer.poll_interval", "database.listen_reconnect_backoff_cap"],
+        rule: "must not be more than",
+        why: "pauses between attempts to listen begin with the poll interval",
+        holds: |config| config.consumer.poll_interval <= config.database.listen_reconnect_backoff_cap,
+    },
+    Check {
+        name: "tail_poll_within_listen_cap",
+        keys: &["sync.log_poll_interval", "database.listen_reconnect_backoff_cap"],
+        rule: "must not be more than",
+        why: "pauses between attempts to listen begin with the poll interval",
+        holds: |config| config.sync.log_poll_interval <= config.database.listen_reconnect_backoff_cap,
+    },
+    Check {
+        name: "tail_poll_below_ready_lag",
+        keys: &["sync.log_poll_interval", "ops.ready_lag_max"],
+        rule: "has to be less than",
+        why: "a tail that waits for its next look is not stuck",
+        holds: |config| config.sync.log_poll_interval < config.ops.ready_lag_max,
+    },
+    Check {
+        name: "look_within_ready_lag",
+        keys: &["ops.look_interval", "ops.ready_lag_max"],
+        rule: "must not be more than",
+        why: "what is stuck has to be seen",
+        holds: |config| config.ops.look_interval <= config.ops.ready_lag_max,
+    },
+    Check {
+        name: "lease_below_staged_alert",
+        keys: &["sequencer.lease", "alert.staged_age"],
+        rule: "has to be less than",
+        why: "another sequencer steps in when the lease is over",
+        holds: |config| config.sequencer.lease < config.alert.staged_age,
+    },
+    Check {
+        name: "maintenance_below_its_alert",
+        keys: &["sync.partition_maintenance_interval", "alert.maintenance_age"],
+        rule: "has to be less than",
+        why: "it would be due before it is run",
+        holds: |config| config.sync.partition_maintenance_interval < config.alert.maintenance_age,
+    },
+    Check {
+        name: "job_poll_below_its_alert",
+        keys: &["jobs.poll_interval", "alert.jobs_overdue_after"],
+        rule: "has to be less than",
+        why: "a job that waits for the next look is not late",
+        holds: |config| config.jobs.poll_interval < config.alert.jobs_overdue_after,
+    },
+    Check {
+        name: "tail_poll_below_fanout_alert",
+        keys: &["sync.log_poll_interval", "alert.fanout_lag"],
+        rule: "has to be less than",
+        why: "notifications can be lost, and then the poll brings events",
+        holds: |config| config.sync.log_poll_interval < config.alert.fanout_lag,
+    },
+    Check {
         name: "consumer_alert_below_retention",
         keys: &["consumer.pending_alert_after", "sync.event_retention"],
         rule: "has to be less than",
+        why: "an alert has to come long before events are lost",
         holds: |config| config.consumer.pending_alert_after < config.sync.event_retention,
     },
     Check {
         name: "poll_within_backoff_cap",
         keys: &["consumer.poll_interval", "consumer.failure_backoff_cap"],
         rule: "must not be more than",
+        why: "pauses after failures begin with the poll interval",
         holds: |config| config.consumer.poll_interval <= config.consumer.failure_backoff_cap,
     },
     Check {
         name: "lock_below_statement",
         keys: &["database.lock_timeout", "database.statement_timeout"],
         rule: "has to be less than",
+        why: "a statement that waits for a lock is to fail with the reason",
         holds: |config| config.database.lock_timeout < config.database.statement_timeout,
     },
     Check {
         name: "maintenance_below_retention",
         keys: &["sync.partition_maintenance_interval", "sync.event_retention"],
         rule: "has to be less than",
+        why: "events would stay much longer than retention says",
         holds: |config| config.sync.partition_maintenance_interval < config.sync.event_retention,
     },
     Check {
         name: "detach_within_its_max",
         keys: &["sync.detach_lock_timeout", "sync.detach_lock_timeout_max"],
         rule: "must not be more than",
+        why: "the first attempt is the shortest",
         holds: |config| config.sync.detach_lock_timeout <= config.sync.detach_lock_timeout_max,
     },
     Check {
         name: "detach_below_statement",
         keys: &["sync.detach_lock_timeout_max", "database.statement_timeout"],
         rule: "has to be less than",
+        why: "a drop that waits for its lock is to be postponed, not cut off",
         holds: |config| config.sync.detach_lock_timeout_max < config.database.statement_timeout,
     },
     Check {
         name: "sequencer_poll_within_idle_poll",
         keys: &["sequencer.poll_interval", "sequencer.idle_poll_interval"],
         rule: "must not be more than",
+        why: "it looks more often when events come",
         holds: |config| config.sequencer.poll_interval <= config.sequencer.idle_poll_interval,
     },
     Check {
-        // It renews its lease between two looks.
         name: "sequencer_idle_poll_below_lease",
         keys: &["sequencer.idle_poll_interval", "sequencer.lease"],
         rule: "has to be less than",
+        why: "it renews its lease between two looks, at the first after a third of it. Keep it below half, or a lease can end while its sequencer runs",
         holds: |config| config.sequencer.idle_poll_interval < config.sequencer.lease,
     },
     Check {
         name: "job_timeout_below_rescue",
         keys: &["jobs.timeout", "jobs.rescue_after"],
         rule: "has to be less than",
+        why: "a job that runs would be given to another worker. What is between the two is the time in which an attempt that was asked to stop has to end",
         holds: |config| config.jobs.timeout < config.jobs.rescue_after,
     },
     Check {
-        // A run that was forgotten within its interval would be done again.
         name: "maintenance_within_job_retention",
         keys: &["sync.partition_maintenance_interval", "jobs.completed_retention"],
         rule: "must not be more than",
+        why: "a run that was forgotten within its interval would be done again",
         holds: |config| config.sync.partition_maintenance_interval <= config.jobs.completed_retention,
     },
     Check {
-        // Between two statements of a handler the transaction is idle.
         name: "event_within_idle_in_tx",
         keys: &["consumer.event_timeout", "database.idle_in_tx_timeout"],
         rule: "must not be more than",
+        why: "between two statements of a handler its transaction is idle, and the server would end it first",
         holds: |config| config.consumer.event_timeout <= config.database.idle_in_tx_timeout,
     },
 ];

@@ -1,6 +1,6 @@
-//! Defaults, then a file, then the environment. Nothing is read here: the caller brings text and variables.
+//! Defaults, then a file, then the environment, then the command line. Nothing is read here: the caller brings text and variables.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 
 use toml::Spanned;
@@ -21,31 +21,58 @@ pub struct ConfigFile {
     pub bytes: Vec<u8>,
 }
 
-/// The configuration, whole and within its bounds.
+/// The configuration, and where each value that is no default comes from.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// Whole and within its bounds.
+    pub config: Config,
+    /// Each key that was set, and where its value comes from: of several places the strongest.
+    pub sources: BTreeMap<&'static str, Source>,
+}
+
+/// Where a value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// A line of the file.
+    Line(usize),
+    /// The variable of its name.
+    Variable,
+    /// The option `--set`.
+    Option,
+}
+
+/// The configuration, from its defaults, a file, variables of the environment, and what options set (`section.key=value`): what
+/// comes later is the stronger.
 ///
 /// # Errors
 ///
 /// [`Problems`]: all of them.
-pub fn load(
+pub fn load<'a>(
     file: Option<&ConfigFile>,
     variables: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<Config, Problems> {
-    let mut loading = Loading { config: Config::default(), problems: Vec::new(), whole: true };
+    options: impl IntoIterator<Item = &'a str>,
+) -> Result<Loaded, Problems> {
+    let (config, sources) = (Config::default(), BTreeMap::new());
+    let mut loading = Loading { config, sources, problems: Vec::new(), whole: true };
     if let Some(file) = file {
         loading.file(file);
     }
     for (name, value) in variables {
         loading.variable(&name, &value);
     }
+    for option in options {
+        loading.option(option);
+    }
     loading.check();
     match loading.problems {
-        problems if problems.is_empty() => Ok(loading.config),
+        problems if problems.is_empty() => Ok(Loaded { config: loading.config, sources: loading.sources }),
         problems => Err(Problems(problems)),
     }
 }
 
 struct Loading {
     config: Config,
+    sources: BTreeMap<&'static str, Source>,
     problems: Vec<Problem>,
     /// Whether the file could be read as a whole, so that it is known what it sets.
     whole: bool,
@@ -111,11 +138,12 @@ impl Loading {
         let given = match value.get_ref() {
             DeValue::String(text) => Given::Text(text),
             DeValue::Integer(number) => whole_number(number),
+            DeValue::Boolean(on) => Given::Switch(*on),
             _ => texts.as_deref().map_or(Given::Other, Given::Texts),
         };
-        if let Err(refusal) = key.set(&mut self.config, given) {
-            self.refuse(key, place, refusal);
-        }
+        let source = Source::Line(place.line().unwrap_or_default());
+        let set = key.set(&mut self.config, given);
+        self.done(key, place, source, set);
     }
 
     /// A variable that is empty counts as not set.
@@ -132,8 +160,37 @@ impl Loading {
             return;
         }
         let text = value.to_str().ok_or(Refusal::Unexpected);
-        if let Err(refusal) = text.and_then(|text| key.set_text(&mut self.config, text)) {
-            self.refuse(key, place, refusal);
+        let set = text.and_then(|text| key.set_text(&mut self.config, text));
+        self.done(key, place, Source::Variable, set);
+    }
+
+    /// What follows `--set`. Here an empty value is a value: it is typed on purpose.
+    fn option(&mut self, option: &str) {
+        let place = Place::Option;
+        let Some((name, value)) = option.split_once('=') else {
+            return self.problems.push(Problem::NoAssignment { place });
+        };
+        let name = name.trim();
+        let Some(key) = Key::find(name) else {
+            let meant = meant(name).map(|key| key.name.to_owned());
+            let known_form =
+                name.split('.').count() == 2 && name.split('.').all(|part| plain(part).is_some());
+            return self.problems.push(Problem::UnknownKey {
+                name: known_form.then(|| name.to_owned()),
+                place,
+                meant,
+            });
+        };
+        let set = key.set_text(&mut self.config, value);
+        self.done(key, place, Source::Option, set);
+    }
+
+    fn done(&mut self, key: &'static Key, place: Place, source: Source, set: Result<(), Refusal>) {
+        match set {
+            Ok(()) => {
+                self.sources.insert(key.name, source);
+            }
+            Err(refusal) => self.refuse(key, place, refusal),
         }
     }
 

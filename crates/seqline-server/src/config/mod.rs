@@ -4,27 +4,32 @@
 //! value again: what was typed into the wrong line may be a password. What passes is whole and within its bounds; nobody
 //! checks it again.
 //!
-//! Defaults come first, then a file, then the environment. URLs are no keys, because they hold passwords and files are
+//! Defaults come first, then a file, then the environment, then the command line. URLs are no keys, because they hold passwords and files are
 //! shared. A limit, window or threshold that can be set is a key of [`schema`](self::schema::KEYS), and nowhere else.
 
 pub mod schema;
 
 mod checks;
+mod keys;
 mod load;
 mod problem;
+mod reference;
 mod values;
 
 #[cfg(test)]
 mod tests;
 
+use core::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use seqline::consumer::{ConsumerConfig, Filter};
 use seqline::maintenance::MaintenanceConfig;
 use seqline::sequencer::SequencerConfig;
+use seqline::tail::{Start, TailConfig};
 
-pub use self::load::{ConfigFile, load};
+pub use self::load::{ConfigFile, Loaded, Source, load};
 pub use self::problem::{Problem, Problems};
+pub use self::reference::{commented_file, json_schema, reference};
 
 /// Everything that can be set. The names of the fields are those of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +41,10 @@ pub struct Config {
     pub consumer: Consumer,
     pub recorder: Recorder,
     pub jobs: Jobs,
+    pub ops: Ops,
+    pub epoch: Epoch,
+    pub telemetry: Telemetry,
+    pub alert: Alert,
     pub shutdown: Shutdown,
 }
 
@@ -47,6 +56,7 @@ pub struct Database {
     pub lock_timeout: Duration,
     pub statement_timeout: Duration,
     pub idle_in_tx_timeout: Duration,
+    pub listen: bool,
     pub listen_reconnect_backoff_cap: Duration,
     pub listen_heartbeat_interval: Duration,
     pub listen_heartbeat_timeout: Duration,
@@ -64,6 +74,8 @@ pub struct Sync {
     pub detach_lock_timeout_max: Duration,
     pub detach_attempts: u32,
     pub detach_retry_pause: Duration,
+    pub log_poll_interval: Duration,
+    pub tail_batch_size: u32,
 }
 
 /// What numbers events after commit.
@@ -112,6 +124,77 @@ pub struct Jobs {
     pub discarded_retention: Duration,
 }
 
+/// What operators and their tools ask a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Ops {
+    pub listen: SocketAddr,
+    pub max_connections: u32,
+    pub request_timeout: Duration,
+    pub look_interval: Duration,
+    pub ready_lag_max: Duration,
+}
+
+impl Default for Ops {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            max_connections: 0,
+            request_timeout: Duration::ZERO,
+            look_interval: Duration::ZERO,
+            ready_lag_max: Duration::ZERO,
+        }
+    }
+}
+
+/// Which history numbers belong to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Epoch {
+    pub on_change: OnChange,
+}
+
+/// What to do when the database is not the one to which the numbers belong.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnChange {
+    /// Wait until somebody has said what it is.
+    #[default]
+    Refuse,
+    /// It is another history, and cursors stay where they are.
+    NewEpoch,
+    /// A failover that lost nothing is the same history.
+    Accept,
+}
+
+impl OnChange {
+    pub(super) const ALL: [Self; 3] = [Self::Refuse, Self::NewEpoch, Self::Accept];
+    pub(super) const NAMES: [&'static str; 3] = ["refuse", "new_epoch", "accept"];
+}
+
+/// What a process tells about itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Telemetry {
+    pub refresh_interval: Duration,
+    pub otlp_endpoint: String,
+    pub trace_sample_percent: u32,
+}
+
+/// From where on something is worth a look: `seqline doctor` and the alert rules go by it, a process does nothing at it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Alert {
+    pub partition_headroom: u32,
+    pub staged_age: Duration,
+    pub numbering_lock_wait: Duration,
+    pub notification_queue_percent: u32,
+    pub oldest_transaction_age: Duration,
+    pub fanout_lag: Duration,
+    pub jobs_overdue_after: Duration,
+    pub maintenance_age: Duration,
+    pub clock_skew: Duration,
+}
+
 /// The end of the process.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the schema has a sentence for each key")]
@@ -129,6 +212,10 @@ impl Default for Config {
             consumer: Consumer::default(),
             recorder: Recorder::default(),
             jobs: Jobs::default(),
+            ops: Ops::default(),
+            epoch: Epoch::default(),
+            telemetry: Telemetry::default(),
+            alert: Alert::default(),
             shutdown: Shutdown::default(),
         };
         for key in schema::KEYS {
@@ -150,6 +237,20 @@ impl Config {
             detach_lock_timeout_max: self.sync.detach_lock_timeout_max,
             detach_attempts: self.sync.detach_attempts,
             detach_retry_pause: self.sync.detach_retry_pause,
+            statement_timeout: self.database.statement_timeout,
+        }
+    }
+
+    /// The configuration of the tail, which starts at the head.
+    #[must_use]
+    pub fn tail(&self) -> TailConfig {
+        TailConfig {
+            start: Start::Head,
+            poll_interval: self.sync.log_poll_interval,
+            batch_size: self.sync.tail_batch_size,
+            listen_reconnect_backoff_cap: self.database.listen_reconnect_backoff_cap,
+            listen_heartbeat_interval: self.database.listen_heartbeat_interval,
+            listen_heartbeat_timeout: self.database.listen_heartbeat_timeout,
             statement_timeout: self.database.statement_timeout,
         }
     }

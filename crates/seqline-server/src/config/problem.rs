@@ -14,6 +14,8 @@ pub enum Place {
     },
     /// A variable of the environment.
     Variable(String),
+    /// The option `--set`.
+    Option,
 }
 
 /// One thing that is wrong. None of them holds a value.
@@ -41,6 +43,11 @@ pub enum Problem {
         place: Place,
         /// What may have been meant, as it is written in that place.
         meant: Option<String>,
+    },
+    /// What an option sets is not a key, an equals sign and a value.
+    NoAssignment {
+        /// Where.
+        place: Place,
     },
     /// A section is something else than a table.
     NoTable {
@@ -90,12 +97,20 @@ impl Problem {
             | Self::UnknownSection { place, .. }
             | Self::UnknownKey { place, .. }
             | Self::NoTable { place, .. }
+            | Self::NoAssignment { place }
             | Self::Rule { place, .. }
-            | Self::Value { place, .. } => match place {
-                Place::Line { line, .. } => Some(*line),
-                Place::Variable(_) => None,
-            },
+            | Self::Value { place, .. } => place.line(),
             Self::Check { .. } => None,
+        }
+    }
+}
+
+impl Place {
+    /// The line of the file, if it is there.
+    pub(super) fn line(&self) -> Option<usize> {
+        match self {
+            Self::Line { line, .. } => Some(*line),
+            Self::Variable(_) | Self::Option => None,
         }
     }
 }
@@ -105,6 +120,7 @@ impl Display for Place {
         match self {
             Self::Line { file, line } => write!(out, "{file} line {line}"),
             Self::Variable(name) => out.write_str(name),
+            Self::Option => out.write_str("--set"),
         }
     }
 }
@@ -123,6 +139,7 @@ impl Display for Problem {
             Self::UnknownKey { name, place, meant } => {
                 write!(out, "{place}: unknown key{}{}", quoted(name), question(meant.as_deref()))
             }
+            Self::NoAssignment { place } => write!(out, "{place}: expected section.key=value"),
             Self::NoTable { section, place } => {
                 write!(out, "{place}: {section} is a section: expected a table")
             }

@@ -3,11 +3,14 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 use seqline::maintenance::MaintenanceConfig;
 use seqline::sequencer::SequencerConfig;
+use seqline::tail::TailConfig;
 
 use super::checks::CHECKS;
 use super::schema::{KEYS, Key};
 use super::values::{Given, duration_text};
 use super::*;
+
+mod kinds;
 
 const PAGE: &str = "docs/guide/configuration.md";
 
@@ -22,8 +25,13 @@ fn file(text: &str) -> ConfigFile {
 
 fn loaded(text: &str, variables: &[(&str, &str)]) -> Result<Config, Vec<String>> {
     let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
-    load(Some(&file(text)), variables)
+    load(Some(&file(text)), variables, [])
+        .map(|loaded| loaded.config)
         .map_err(|problems| problems.to_string().lines().skip(1).map(|line| line.trim().to_owned()).collect())
+}
+
+fn set(options: &[&str]) -> Result<Loaded, Problems> {
+    load(None, [], options.iter().copied())
 }
 
 fn problems(text: &str, variables: &[(&str, &str)]) -> Vec<String> {
@@ -64,6 +72,10 @@ fn every_key_is_here_and_sets_a_field_of_its_name() {
 fn largest(key: &Key) -> String {
     match key.name {
         "jobs.schema" => "z".repeat(46),
+        "ops.listen" => "[::1]:65535".to_owned(),
+        "telemetry.otlp_endpoint" => "http://192.0.2.1:4318".to_owned(),
+        "database.listen" => "false".to_owned(),
+        "epoch.on_change" => "accept".to_owned(),
         // Any value that is a type as well.
         name if name.starts_with("recorder.") => name.to_owned(),
         _ => key.bounds().rsplit(" to ").next().unwrap().to_owned(),
@@ -77,7 +89,7 @@ fn defaults_are_within_their_bounds_and_pass_all_checks() {
         assert_eq!(key.set_text(&mut config, &key.default_text()), Ok(()), "{}", key.name);
         assert_eq!(config, Config::default(), "{}", key.name);
     }
-    assert_eq!(load(None, []), Ok(Config::default()));
+    assert_eq!(load(None, [], []).unwrap().config, Config::default());
 }
 
 #[test]
@@ -88,10 +100,13 @@ fn the_defaults_of_the_library_are_those_of_the_schema() {
         format!("{:#?}", MaintenanceConfig::default())
     );
     assert_eq!(format!("{:#?}", Config::default().sequencer()), format!("{:#?}", SequencerConfig::default()));
+    assert_eq!(format!("{:#?}", Config::default().tail()), format!("{:#?}", TailConfig::default()));
 }
 
 /// The fields of the library that are not named like their keys.
-const OTHER_NAMES: [(&str, &str); 5] = [
+const OTHER_NAMES: [(&str, &str); 7] = [
+    ("tail.poll_interval", "sync.log_poll_interval"),
+    ("tail.batch_size", "sync.tail_batch_size"),
     ("reconnect_backoff_cap", "database.listen_reconnect_backoff_cap"),
     ("stop_timeout", "shutdown.total_timeout"),
     ("retention", "sync.event_retention"),
@@ -106,6 +121,10 @@ fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
         let value = match key.default_text().parse::<u32>() {
             Ok(_) => format!("{}", 10 + at),
             Err(_) if key.name == "jobs.schema" => format!("schema_{at}"),
+            Err(_) if key.name == "ops.listen" => format!("127.0.0.1:{at}"),
+            Err(_) if key.name == "telemetry.otlp_endpoint" => format!("http://192.0.2.1:{at}"),
+            Err(_) if key.name == "database.listen" => "false".to_owned(),
+            Err(_) if key.name == "epoch.on_change" => "accept".to_owned(),
             Err(_) if key.name.starts_with("recorder.") => key.name.to_owned(),
             Err(_) => format!("{}ms", 1000 + at),
         };
@@ -118,10 +137,17 @@ fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
         ("consumer", format!("{:#?}", config.consumers())),
         ("sync", format!("{:#?}", config.maintenance())),
         ("sequencer", format!("{:#?}", config.sequencer())),
+        ("tail", format!("{:#?}", config.tail())),
     ] {
         for line in text.lines() {
             let Some((field, value)) = line.trim().trim_end_matches(',').split_once(": ") else { continue };
-            let other = OTHER_NAMES.iter().find(|(name, _)| *name == field).map(|(_, key)| *key);
+            let other =
+                OTHER_NAMES.iter().find(|(name, _)| *name == field || *name == format!("{section}.{field}"));
+            let other = other.map(|(_, key)| *key);
+            // Where a tail starts is no setting of a process.
+            if section == "tail" && field == "start" {
+                continue;
+            }
             let named = |key: &&Key| key.name.rsplit('.').next() == Some(field);
             let of_section = Key::find(&format!("{section}.{field}"));
             let key = other.and_then(Key::find).or(of_section).or_else(|| KEYS.iter().find(named));
@@ -130,7 +156,7 @@ fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
             fields += 1;
         }
     }
-    assert_eq!(fields, 12 + 8 + 6);
+    assert_eq!(fields, 12 + 8 + 6 + 6);
 }
 
 /// The field of a key as the derived text of the struct shows it.
@@ -149,26 +175,14 @@ fn the_default_alert_does_not_fire_during_a_restart() {
     assert!(2 * restart < config.consumer.pending_alert_after);
 }
 
-/// The table of the guide, as it has to be.
-fn reference() -> String {
-    let row =
-        |key: &Key| format!("| `{}` | {} | {} | {} |\n", key.name, key.default_text(), key.bounds(), key.doc);
-    format!(
-        "| key | default | bounds | what and why |\n|---|---|---|---|\n{}",
-        KEYS.iter().map(row).collect::<String>()
-    )
-}
-
 #[test]
 fn the_guide_has_exactly_these_keys_defaults_and_checks() {
-    let page = page();
-    let reference = reference();
+    let (page, reference) = (page(), reference());
     assert!(page.contains(&reference), "put this into {PAGE}:\n\n{reference}");
-    let named = |name: &str| page.matches(&format!("\n| `{name}` |")).count();
     let rows = page.lines().filter(|line| line.starts_with("| `")).count();
     assert_eq!(rows, KEYS.len() + CHECKS.len());
     for check in CHECKS {
-        assert_eq!(named(check.name), 1, "{}", check.name);
+        assert_eq!(page.matches(&format!("\n| `{}` |", check.name)).count(), 1, "{}", check.name);
     }
 }
 
@@ -383,7 +397,7 @@ fn what_is_not_toml_is_placed_and_nothing_else_of_the_file_is_said() {
         ]
     );
     let not_text = ConfigFile { name: "f".to_owned(), bytes: b"\n\xff".to_vec() };
-    let found = load(Some(&not_text), []).unwrap_err();
+    let found = load(Some(&not_text), [], []).unwrap_err();
     assert_eq!(
         found.to_string(),
         "the configuration is not valid\n  f line 2: this is not TOML, or it is there a second time"
@@ -463,12 +477,14 @@ proptest! {
         values in proptest::collection::vec((piece(), piece()), 0..4),
         bytes in proptest::collection::vec(any::<u8>(), 0..64),
     ) {
-        let _ = load(Some(&ConfigFile { name: "f".to_owned(), bytes }), []);
+        let _ = load(Some(&ConfigFile { name: "f".to_owned(), bytes }), [], []);
         let variables = values.iter().map(|(name, value)| {
             let name = format!("SEQLINE_{}", name.replace('.', "__").to_uppercase());
             (name.into(), value.into())
         });
-        if let Err(problems) = load(Some(&file(&text)), variables) {
+        let options = values.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>();
+        let options = options.iter().map(String::as_str);
+        if let Err(problems) = load(Some(&file(&text)), variables, options) {
             let message = format!("{problems} {problems:?}");
             prop_assert!(!message.contains(SECRET), "{}", message);
         }
@@ -485,6 +501,8 @@ proptest! {
             prop_assert_eq!(found.len(), 2);
             prop_assert!(!found.concat().contains(SECRET));
             prop_assert!(found[1].contains(key.name));
+            let found = set(&[&format!("{}={SECRET}", key.name)]).unwrap_err().to_string();
+            prop_assert!(found.contains(key.name) && !found.contains(SECRET), "{}", found);
         }
     }
 }

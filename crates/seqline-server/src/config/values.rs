@@ -1,11 +1,15 @@
 //! Reading single values, and saying what was expected. A value that is refused is not repeated.
 
+use core::net::SocketAddr;
 use std::fmt::Write;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// River's notification channels are named after the schema and have to fit into an identifier.
 pub(super) const SCHEMA_NAME_BYTES_MAX: usize = 46;
+
+/// Longer than any that is in use.
+pub(super) const ENDPOINT_BYTES_MAX: usize = 2000;
 
 /// A value as a source gives it.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +20,8 @@ pub(super) enum Given<'a> {
     Texts(&'a [&'a str]),
     /// A whole number in a file.
     Integer(i64),
+    /// `true` or `false`.
+    Switch(bool),
     /// Anything else that a file can hold.
     Other,
 }
@@ -33,6 +39,37 @@ pub(super) fn duration(given: Given<'_>, range: &RangeInclusive<Duration>) -> Op
 pub(super) fn integer(given: Given<'_>, range: &RangeInclusive<u32>) -> Option<u32> {
     let Given::Integer(number) = given else { return None };
     u32::try_from(number).ok().filter(|number| range.contains(number))
+}
+
+pub(super) fn switch(given: Given<'_>) -> Option<bool> {
+    let Given::Switch(on) = given else { return None };
+    Some(on)
+}
+
+/// Which of the names it is.
+pub(super) fn choice(given: Given<'_>, names: &[&str]) -> Option<usize> {
+    let Given::Text(text) = given else { return None };
+    names.iter().position(|name| *name == text.trim())
+}
+
+/// An address and no name: a name can become another address between two starts.
+pub(super) fn address(given: Given<'_>) -> Option<SocketAddr> {
+    let Given::Text(text) = given else { return None };
+    text.trim().parse().ok()
+}
+
+/// A URL that can be shown: nobody logs in with it.
+pub(super) fn endpoint(given: Given<'_>) -> Option<String> {
+    let Given::Text(text) = given else { return None };
+    let text = text.trim();
+    if text.is_empty() {
+        return Some(String::new());
+    }
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"))?;
+    let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'@' && byte != b'?' && byte != b'#';
+    let host = rest.split('/').next().unwrap_or_default();
+    let usable = !host.is_empty() && text.len() <= ENDPOINT_BYTES_MAX && rest.bytes().all(plain);
+    usable.then(|| text.to_owned())
 }
 
 /// One that needs no quotes, is not the log's and not reserved to PostgreSQL.

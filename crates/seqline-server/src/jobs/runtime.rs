@@ -17,7 +17,7 @@ use super::retry::Backoff;
 use super::schema::schema_name;
 use crate::config::Config;
 use crate::failure::Failure;
-use crate::limits::{JOBS_FETCH_COOLDOWN, JOBS_LOOK_INTERVAL, JOBS_OVERDUE_AFTER, JOBS_RESCUE_INTERVAL};
+use crate::limits::{JOBS_FETCH_COOLDOWN, JOBS_LOOK_INTERVAL, JOBS_RESCUE_INTERVAL};
 use crate::store;
 use crate::store::jobs::Look;
 
@@ -28,6 +28,7 @@ pub struct Jobs {
     pool: PgPool,
     schema: SchemaName,
     look_timeout: Duration,
+    overdue_after: Duration,
 }
 
 impl Jobs {
@@ -54,7 +55,13 @@ impl Jobs {
         let builder = periodic.into_iter().fold(builder, |builder, job| builder.periodic_job(job));
         let schema = schema_name(&keys.schema)?;
         let client = builder.build().map_err(|error| Failure::Unexpected(error.to_string()))?;
-        Ok(Self { client, pool, schema, look_timeout: config.database.statement_timeout })
+        Ok(Self {
+            client,
+            pool,
+            schema,
+            look_timeout: config.database.statement_timeout,
+            overdue_after: config.alert.jobs_overdue_after,
+        })
     }
 
     /// Runs until `stop` is cancelled; then nothing new begins, what runs is asked to end, and waited for.
@@ -100,7 +107,7 @@ impl Jobs {
 
     async fn reach(&self) -> Result<Look, DatabaseError> {
         let mut connection = self.pool.acquire().await?;
-        Ok(store::jobs::look(&mut connection, &self.schema, JOBS_OVERDUE_AFTER).await?)
+        Ok(store::jobs::look(&mut connection, &self.schema, self.overdue_after).await?)
     }
 }
 

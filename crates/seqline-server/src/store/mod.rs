@@ -3,5 +3,7 @@
 pub(crate) mod embedded;
 pub(crate) mod import;
 pub(crate) mod jobs;
+pub(crate) mod metrics;
 pub(crate) mod schema;
 pub(crate) mod settings;
+pub(crate) mod watch;

@@ -43,6 +43,11 @@ async fn help_is_given_for_every_command() {
         "jobs retry",
         "jobs discard",
         "serve",
+        "healthcheck",
+        "config",
+        "config check",
+        "config reference",
+        "config schema",
     ] {
         let help = seqline(command.split_whitespace()).arg("--help").ok().await;
         assert!(help.is_ascii(), "{help}");
@@ -114,8 +119,9 @@ async fn a_command_line_that_is_not_understood_ends_with_2_and_prints_no_data() 
         "jobs list --limit 1001",
         "jobs show",
         "jobs retry all",
-        "serve",
         "serve --role king",
+        "config",
+        "healthcheck --address localhost:80",
         "serve --role worker --config",
     ] {
         let outcome = seqline(line.split_whitespace()).run().await;

@@ -1,7 +1,11 @@
 //! `seqline serve`: a worker as its operator sees it, with its logs, signals and a database that comes and goes.
 
+mod away;
 mod ending;
+mod figures;
+mod health;
 mod outage;
+mod roles;
 mod sequencer;
 
 use nix::sys::signal::Signal;
@@ -39,7 +43,7 @@ async fn events_of_before_and_of_now_are_recorded_once_each() {
     assert_eq!(recorded.keys().copied().collect::<Vec<_>>(), (1..=255).collect::<Vec<_>>());
     assert!(recorded.values().all(|times| *times == 1), "{recorded:?}");
     let log = worker.stop().await;
-    let started = &log.iter().find(|line| line["message"] == "worker started").unwrap();
+    let started = &log.iter().find(|line| line["message"] == "server started").unwrap();
     assert_eq!((&started["role"], &started["consumers"]), (&"worker".into(), &"recorder".into()));
 }
 
@@ -95,17 +99,17 @@ async fn it_says_that_it_stops_and_stops_consumers_before_jobs() {
     worker.says("partition maintenance done").await;
     let log = worker.stop().await;
     let messages = messages(&log);
-    let stopping = messages.iter().position(|message| *message == "worker stopping").unwrap();
+    let stopping = messages.iter().position(|message| *message == "server stopping").unwrap();
     assert_eq!(
         messages[stopping..],
-        ["worker stopping", "component stopped", "component stopped", "component stopped", "worker stopped"]
+        [&["server stopping"][..], &["component stopped"; 6], &["server stopped"]].concat()
     );
     let stopped: Vec<&Value> = log
         .iter()
         .filter(|line| line["message"] == "component stopped")
         .map(|line| &line["component"])
         .collect();
-    assert_eq!(stopped, ["event_consumers", "jobs", "sequencer"]);
+    assert_eq!(stopped, ["event_consumers", "jobs", "sequencer", "ops", "watch", "metrics"]);
 }
 
 #[tokio::test]
@@ -146,7 +150,11 @@ async fn without_a_connection_to_listen_on_it_polls() {
 #[tokio::test]
 async fn with_notifications_it_does_not_wait_for_the_poll() {
     let db = server_db().await;
-    let seldom = [("SEQLINE_CONSUMER__POLL_INTERVAL", "1h"), ("SEQLINE_CONSUMER__FAILURE_BACKOFF_CAP", "1h")];
+    let seldom = [
+        ("SEQLINE_CONSUMER__POLL_INTERVAL", "1h"),
+        ("SEQLINE_CONSUMER__FAILURE_BACKOFF_CAP", "1h"),
+        ("SEQLINE_DATABASE__LISTEN_RECONNECT_BACKOFF_CAP", "1h"),
+    ];
     let seldom = seldom.into_iter().fold(worker(&db), |worker, (name, value)| worker.env(name, value));
     let worker = Worker::start(seldom).await;
     for n in 1..=3 {
@@ -186,6 +194,7 @@ async fn events_stay_as_long_as_the_configuration_says() {
         ("SEQLINE_SYNC__PARTITION_MAINTENANCE_INTERVAL", "1s"),
         ("SEQLINE_JOBS__RETRY_BACKOFF_CAP", "1s"),
         ("SEQLINE_CONSUMER__PENDING_ALERT_AFTER", "1s"),
+        ("SEQLINE_SHUTDOWN__TOTAL_TIMEOUT", "900ms"),
     ];
     let short = short.into_iter().fold(worker(&db), |worker, (name, value)| worker.env(name, value));
     let worker = Worker::start(short).await;

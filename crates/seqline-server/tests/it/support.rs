@@ -28,7 +28,14 @@ pub(crate) struct Seqline {
 /// The program with these arguments.
 pub(crate) fn seqline<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Seqline {
     let mut command = Command::new(env!("CARGO_BIN_EXE_seqline"));
-    command.args(args).env_clear().stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    // Servers of several tests run at the same time.
+    command
+        .args(args)
+        .env_clear()
+        .env("SEQLINE_OPS__LISTEN", "127.0.0.1:0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true);
     Seqline { command, stdin: None }
 }
 

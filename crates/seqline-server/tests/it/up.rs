@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{DEADLINE, Outcome, Running, Seqline, Sessions, on, run_sql, seqline, server_db};
+use crate::worker::get;
 
 /// A place for the data folder and the ready file. PostgreSQL may run as another user, who has to get in.
 struct Place(TempDir);
@@ -142,7 +143,16 @@ async fn with_a_url_it_migrates_that_database_and_starts_no_server() {
     let db = TestDb::empty().await;
     let place = Place::new();
     let up = place.start(place.up().args(["--database-url", &db.url(Role::Admin)])).await;
-    assert_eq!(up.ready, json!({"database_url": db.url(Role::Admin), "pid": up.running.pid()}));
+    let ops_url = up.ready["ops_url"].as_str().unwrap().to_owned();
+    let expected = json!({"database_url": db.url(Role::Admin), "ops_url": ops_url, "pid": up.running.pid()});
+    assert_eq!(up.ready, expected);
+    let address = ops_url.strip_prefix("http://").unwrap();
+    assert_eq!(get(address, "/livez").await.0, 200);
+    eventually(DEADLINE, "it is ready", async || get(address, "/readyz").await.0 == 200).await;
+    eventually(DEADLINE, "it shows the log", async || {
+        get(address, "/metrics").await.1.contains("\nseqline_log_head 0\n")
+    })
+    .await;
     assert_eq!(up.append().await, 1);
     up.running.signal(Signal::SIGINT);
     let outcome = up.running.end().await;
@@ -152,7 +162,8 @@ async fn with_a_url_it_migrates_that_database_and_starts_no_server() {
     let said = format!(
         "Using database {place_of_db}, given by --database-url. \
          To run an embedded server instead, leave out --database-url.\n\
-         The schema was created (version {version}).\nReady. Press Ctrl-C to stop.\nStopping.\n"
+         The schema was created (version {version}).\nReady. Health and metrics: {ops_url}/livez, {ops_url}/readyz, {ops_url}/metrics\n\n\
+         Press Ctrl-C to stop.\nStopping.\n"
     );
     assert_eq!(outcome.stderr, said);
     assert!(!place.data().exists() && !place.ready_file().exists());

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 use nix::sys::signal::Signal;
 use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::Value;
-use tokio::io::AsyncBufReadExt;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::support::{DEADLINE, Outcome, Running, Seqline, on};
 
@@ -18,11 +19,23 @@ pub(crate) struct Worker {
 
 /// A worker on a database, before it is started.
 pub(crate) fn worker(db: &TestDb) -> Seqline {
-    on(db, Role::App, ["serve", "--role", "worker"])
+    server(db, "worker")
+}
+
+/// A server in any role.
+pub(crate) fn server(db: &TestDb, role: &str) -> Seqline {
+    on(db, Role::App, ["serve", "--role", role])
 }
 
 impl Worker {
     pub(crate) async fn start(worker: Seqline) -> Self {
+        let worker = Self::begin(worker);
+        worker.says("server started").await;
+        worker
+    }
+
+    /// Starts it and waits for nothing.
+    pub(crate) fn begin(worker: Seqline) -> Self {
         let mut running = worker.start();
         let log = Arc::new(Mutex::new(Vec::new()));
         let mut stderr = running.take_stderr().lines();
@@ -32,9 +45,49 @@ impl Worker {
                 written.lock().unwrap().push(line);
             }
         });
-        let worker = Self { running, log };
-        worker.says("worker started").await;
-        worker
+        Self { running, log }
+    }
+
+    /// Where it answers operators.
+    pub(crate) async fn ops(&self) -> String {
+        self.says("server listening").await["address"].as_str().expect("it has an address").to_owned()
+    }
+
+    /// What it answers for a path: the status and the body.
+    pub(crate) async fn get(&self, path: &str) -> (u16, String) {
+        get(&self.ops().await, path).await
+    }
+
+    /// Waits until `/readyz` has exactly these checks that fail.
+    pub(crate) async fn becomes(&self, failing: &[&str]) {
+        eventually(DEADLINE, &format!("the checks that fail are {failing:?}"), async || {
+            let (status, body) = self.get("/readyz").await;
+            let answer: Value = serde_json::from_str(&body).expect("it is JSON");
+            assert_eq!(status == 200, answer["ready"] == true, "{status} {body}");
+            let checks = answer["checks"].as_array().expect("there are checks");
+            let failed: Vec<&str> = checks
+                .iter()
+                .filter(|check| check["ok"] == false)
+                .filter_map(|check| check["check"].as_str())
+                .collect();
+            assert_eq!(failed.is_empty(), status == 200, "{status} {body}");
+            failed == failing
+        })
+        .await;
+    }
+
+    /// The value of a line of its metrics, if it is there.
+    pub(crate) async fn figure(&self, line: &str) -> Option<f64> {
+        let (status, text) = self.get("/metrics").await;
+        assert_eq!(status, 200, "{text}");
+        let value = text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(' '))?;
+        Some(value.parse().expect("a figure is a number"))
+    }
+
+    /// Waits for the value of a line of its metrics.
+    pub(crate) async fn shows(&self, line: &str, value: f64) {
+        eventually(DEADLINE, &format!("{line} is {value}"), async || self.figure(line).await == Some(value))
+            .await;
     }
 
     /// Every line of the log, each one JSON object.
@@ -86,9 +139,25 @@ impl Worker {
         self.running.signal(Signal::SIGTERM);
         let (outcome, log) = self.end().await;
         assert_eq!((outcome.code(), outcome.stdout.as_str()), (Some(0), ""), "{outcome:?} {log:#?}");
-        assert_eq!(log.last().unwrap()["message"], "worker stopped", "{log:#?}");
+        assert_eq!(log.last().unwrap()["message"], "server stopped", "{log:#?}");
         log
     }
+}
+
+/// Asks an address for a path over HTTP: the status and the body.
+pub(crate) async fn get(address: &str, path: &str) -> (u16, String) {
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await.expect("it takes connections");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("it takes a request");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.expect("the answer is text");
+        answer
+    };
+    let answer = tokio::time::timeout(DEADLINE, ask).await.expect("it answers in time");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("it is an answer of HTTP");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    (status.expect("it has a status"), body.to_owned())
 }
 
 fn parsed(log: &Mutex<Vec<String>>) -> Vec<Value> {

@@ -89,7 +89,7 @@ impl Workers {
             kill(Pid::from_raw(i32::try_from(pid)?), Signal::SIGTERM)?;
             let ended = tokio::time::timeout(SOON, worker.wait()).await;
             let status = ended.context("a worker did not stop after SIGTERM")??;
-            ensure!(status.success(), "a worker stopped with {status} after SIGTERM");
+            ensure!(status.success(), "a server stopped with {status} after SIGTERM");
         }
         Ok(())
     }

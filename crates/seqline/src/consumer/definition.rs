@@ -1,6 +1,7 @@
 //! What makes a consumer: its name, its handler, and what it may do.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::filter::{Filter, InvalidFilter};
 use super::handler::{AnyHandler, Handler};
@@ -8,6 +9,7 @@ use super::jobs::Outlet;
 use super::lane::LaneKey;
 use super::name::ConsumerName;
 use super::policy::FailurePolicy;
+use super::tally::RoundTally;
 use crate::job::JobSink;
 
 /// Where a consumer starts that does not exist yet. It says nothing to one that does.
@@ -43,6 +45,7 @@ pub struct Consumer {
     pub(super) lanes: u32,
     pub(super) lane_key: LaneKey,
     pub(super) policy: FailurePolicy,
+    pub(super) tally: Arc<RoundTally>,
 }
 
 impl Consumer {
@@ -58,6 +61,7 @@ impl Consumer {
             lanes: 1,
             lane_key: LaneKey::default(),
             policy: FailurePolicy::default(),
+            tally: Arc::default(),
         }
     }
 

@@ -37,7 +37,8 @@
 //! # Modules
 //!
 //! `plan` decides what a round may do with what it has read, and `policy` what becomes of an event that failed, and nothing else;
-//! `round` is the transaction; `worker` decides when the next round of a lane is due; `lanes` and `runner` hold them together.
+//! `round` is the transaction; `worker` decides when the next round of a lane is due; `lanes` and `runner` hold them together; `tally` counts
+//! rounds.
 
 mod config;
 mod definition;
@@ -58,6 +59,7 @@ mod round;
 mod runner;
 mod shared;
 mod state;
+mod tally;
 mod worker;
 
 pub use config::ConsumerConfig;
@@ -80,3 +82,4 @@ pub(crate) use policy::Mark;
 pub use round::{Outcome, RoundResult};
 pub use runner::{CONSUMER_WAKE_APPLICATION_NAME, Consumers};
 pub use state::{ConsumerState, Failure, states};
+pub use tally::RoundTally;

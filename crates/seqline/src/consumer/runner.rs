@@ -20,6 +20,7 @@ use super::marks::Marks;
 use super::name::ConsumerName;
 use super::round::{Known, RoundResult};
 use super::shared::Shared;
+use super::tally::RoundTally;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::durable::DurableHead;
@@ -84,6 +85,12 @@ impl Consumers {
     #[must_use]
     pub fn listening(&self) -> watch::Receiver<bool> {
         self.listening.subscribe()
+    }
+
+    /// What is counted of the rounds of each consumer, from now on. Keeps counting while [`run`](Self::run) runs.
+    #[must_use]
+    pub fn tallies(&self) -> Vec<(ConsumerName, Arc<RoundTally>)> {
+        self.consumers.iter().map(|consumer| (consumer.name.clone(), consumer.tally.clone())).collect()
     }
 
     /// Makes the cursors that do not exist yet, all or none. [`run`](Self::run) does it too. Cursors that exist stay where

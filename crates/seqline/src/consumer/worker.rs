@@ -127,7 +127,9 @@ impl Worker {
 
     /// One round, and what is to be said about it.
     async fn work(&self, said: &mut Said, known: Known) -> Next {
-        match Box::pin(self.shared.rounds(&self.consumer, Some(self.lane)).run(known)).await {
+        let round = Box::pin(self.shared.rounds(&self.consumer, Some(self.lane)).run(known)).await;
+        self.consumer.tally.count(&round);
+        match round {
             Ok(result) => {
                 self.succeeded(said, result).await;
                 match (result.wait, result.full, result.last_seq) {

@@ -197,7 +197,7 @@ async fn a_worker_that_stops_while_one_waits_for_a_lock_ends_within_its_budget()
     assert_eq!(outcome.code(), Some(0), "{outcome:?} {log:#?}");
     let dropped = log.iter().find(|line| line["message"] == "component did not stop in time and was dropped");
     assert_eq!(dropped.unwrap()["component"], "jobs");
-    assert_eq!(log.last().unwrap()["message"], "worker stopped", "{log:#?}");
+    assert_eq!(log.last().unwrap()["message"], "server stopped", "{log:#?}");
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ async fn each_signal_to_stop_is_a_good_end() {
         worker.running.signal(signal);
         let (outcome, log) = worker.end().await;
         assert_eq!((outcome.code(), outcome.stdout.as_str()), (Some(0), ""), "{signal}: {outcome:?}");
-        assert_eq!(log.last().unwrap()["message"], "worker stopped", "{signal}: {log:#?}");
+        assert_eq!(log.last().unwrap()["message"], "server stopped", "{signal}: {log:#?}");
     }
     Sessions::of(&db, Role::App).end().await;
 }
@@ -49,9 +49,9 @@ async fn each_signal_to_stop_is_a_good_end() {
 #[tokio::test]
 async fn a_round_that_runs_is_finished_before_anything_else_stops() {
     let db = server_db().await;
-    let (worker, mut holder) = held_worker(&db, "10min").await;
+    let (worker, mut holder) = held_worker(&db, "9min").await;
     worker.running.signal(Signal::SIGTERM);
-    worker.says("worker stopping").await;
+    worker.says("server stopping").await;
     assert_eq!(worker.count("component stopped"), 0);
     run_sql(&mut holder, "COMMIT").await;
     let (outcome, log) = worker.end().await;
@@ -67,7 +67,7 @@ async fn when_the_budget_is_used_up_the_round_rolls_back_and_nothing_is_lost() {
     held.running.signal(Signal::SIGTERM);
     let (outcome, log) = held.end().await;
     assert_eq!(outcome.code(), Some(0), "{outcome:?} {log:#?}");
-    assert_eq!(log.last().unwrap()["message"], "worker stopped", "{log:#?}");
+    assert_eq!(log.last().unwrap()["message"], "server stopped", "{log:#?}");
     assert!(log.iter().any(|line| line["level"] == "WARN"), "it says that something was dropped: {log:#?}");
     assert_eq!(cursor(&db).await, 0);
     run_sql(&mut holder, "COMMIT").await;
@@ -80,9 +80,9 @@ async fn when_the_budget_is_used_up_the_round_rolls_back_and_nothing_is_lost() {
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
     let db = server_db().await;
-    let (worker, _holder) = held_worker(&db, "10min").await;
+    let (worker, _holder) = held_worker(&db, "9min").await;
     worker.running.signal(Signal::SIGTERM);
-    worker.says("worker stopping").await;
+    worker.says("server stopping").await;
     worker.running.signal(Signal::SIGTERM);
     let (outcome, _) = worker.end().await;
     assert_eq!(outcome.code(), Some(130), "{outcome:?}");

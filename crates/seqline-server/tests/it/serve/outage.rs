@@ -16,7 +16,8 @@ async fn it_outlives_the_server_and_does_not_flood_the_log() {
     let quick = worker(&db)
         .env("SEQLINE_CONSUMER__POLL_INTERVAL", "10ms")
         .env("SEQLINE_CONSUMER__FAILURE_BACKOFF_CAP", "50ms")
-        .env("SEQLINE_DATABASE__LISTEN_RECONNECT_BACKOFF_CAP", "100ms");
+        .env("SEQLINE_DATABASE__LISTEN_RECONNECT_BACKOFF_CAP", "100ms")
+        .env("SEQLINE_SYNC__LOG_POLL_INTERVAL", "100ms");
     let worker = Worker::start(quick).await;
     append(&db.app(), [1]).await;
     cursor_reaches(&db, 1).await;
@@ -73,7 +74,7 @@ async fn without_its_database_it_ends_within_its_budget() {
     worker.running.signal(Signal::SIGTERM);
     let (outcome, log) = tokio::time::timeout(SOON, worker.end()).await.expect("it ends within its budget");
     assert_eq!(outcome.code(), Some(0), "{outcome:?} {log:#?}");
-    assert_eq!(log.last().unwrap()["message"], "worker stopped", "{log:#?}");
+    assert_eq!(log.last().unwrap()["message"], "server stopped", "{log:#?}");
 }
 
 /// As soon as it says that it has started, and so perhaps before anything has begun.

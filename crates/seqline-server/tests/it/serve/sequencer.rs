@@ -119,7 +119,7 @@ async fn when_the_one_that_numbers_stands_still_the_other_goes_on_and_its_return
 #[tokio::test]
 async fn a_stop_in_good_order_gives_the_lease_back() {
     let db = server_db().await;
-    let long = worker(&db).env("SEQLINE_SEQUENCER__LEASE", "30s");
+    let long = worker(&db).env("SEQLINE_SEQUENCER__LEASE", "30s").env("SEQLINE_ALERT__STAGED_AGE", "1min");
     let first = Worker::start(long).await;
     after_commit(&db).await;
     eventually(DEADLINE, "it has the lease", async || holder(&db).await.is_some()).await;

@@ -155,7 +155,7 @@ async fn its_users_role_may_use_the_log_and_is_no_superuser() {
             .as_object()
             .unwrap()
             .keys()
-            .all(|key| ["database_url", "pid", "postgres_pid"].contains(&key.as_str()))
+            .all(|key| ["database_url", "ops_url", "pid", "postgres_pid"].contains(&key.as_str()))
     );
     up.stop().await;
 }

@@ -63,7 +63,7 @@ impl RoundResult {
         Self { processed, jobs, full: true, lost, ..Self::nothing(Outcome::Processed) }
     }
 
-    const fn nothing(outcome: Outcome) -> Self {
+    pub(in crate::consumer) const fn nothing(outcome: Outcome) -> Self {
         Self {
             outcome,
             processed: 0,

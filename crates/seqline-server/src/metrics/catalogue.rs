@@ -1,0 +1,177 @@
+//! Every metric: its name, kind, unit, attributes, and what it says.
+//!
+//! The page of the guide, the alert rules and the dashboard are compared with this table by tests. A metric that is not in it cannot be made.
+
+/// What a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A value that goes up and down.
+    Gauge,
+    /// A sum that only rises.
+    Counter,
+    /// Values by size.
+    Histogram,
+}
+
+/// A metric.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    /// Its name in OpenTelemetry.
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: Kind,
+    /// Its unit, by the code of UCUM. One in braces is only a word.
+    pub unit: &'static str,
+    /// Its attributes. Each has few values, all of which are names.
+    pub attributes: &'static [&'static str],
+    /// Whether it is about the database, so that every process tells the same; else it is about this process.
+    pub shared: bool,
+    /// What it says.
+    pub doc: &'static str,
+}
+
+/// The attribute that names a consumer.
+pub const CONSUMER: &str = "seqline.consumer.name";
+/// The attribute that says how a round ended: `progressed`, `idle`, `locked` or `failed`.
+pub const OUTCOME: &str = "seqline.round.outcome";
+/// The attribute that names a listening connection: `consumers` or `tail`.
+pub const LISTENER: &str = "seqline.listener.name";
+/// The attribute that says what a connection of the pool does: `idle` or `used`.
+pub const POOL_STATE: &str = "seqline.pool.state";
+/// The attribute that says in which state a job is.
+pub const JOB_STATE: &str = "seqline.job.state";
+/// The attribute with the version of the program.
+pub const VERSION: &str = "seqline.version";
+/// The attribute with the role of the process.
+pub const ROLE: &str = "seqline.role";
+
+macro_rules! metrics {
+    ($($constant:ident = $name:literal, $kind:ident, $unit:literal, [$($attribute:ident),*], $shared:literal, $doc:literal;)*) => {
+        $(
+            #[doc = $doc]
+            pub const $constant: Metric = Metric {
+                name: $name,
+                kind: Kind::$kind,
+                unit: $unit,
+                attributes: &[$($attribute),*],
+                shared: $shared,
+                doc: $doc,
+            };
+        )*
+
+        /// All metrics, in the order of the guide.
+        pub const METRICS: &[Metric] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    BUILD_INFO = "seqline.build.info", Gauge, "", [VERSION, ROLE], false, "Always 1: which version runs here, in which role.";
+    DB_UP = "seqline.db.up", Gauge, "", [], false, "1 when the last look at the database succeeded, 0 when it failed or is late.";
+    LOG_HEAD = "seqline.log.head", Gauge, "{event}", [], true, "The highest number in the log.";
+    EVENTS_APPENDED = "seqline.event.appended", Counter, "{event}", [], true, "Events that got a number since the log began: the head. Its rate is that of all appends.";
+    LOG_RETAINED = "seqline.log.retained", Gauge, "{event}", [], true, "Events that the log holds.";
+    LOG_SIZE = "seqline.log.size", Gauge, "By", [], true, "What they take on disk, with indexes.";
+    PARTITIONS = "seqline.log.partition.count", Gauge, "{partition}", [], true, "Partitions that exist.";
+    HEADROOM = "seqline.log.partition.headroom", Gauge, "{event}", [], true, "How many more events fit into partitions that exist. At 0 every append fails.";
+    IDENTITY_MATCHES = "seqline.log.identity.matches", Gauge, "", [], true, "1 when the database is the one to which the numbers belong; 0 after a restore, until seqline restore finalize.";
+    READ_ONLY = "seqline.log.read_only", Gauge, "", [], true, "1 while the log takes no events because somebody has set maintenance mode.";
+    HELD_PARTITIONS = "seqline.retention.held_partitions", Gauge, "{partition}", [], true, "Expired partitions that stay because consumers have not passed them.";
+    HOLD_REMAINING = "seqline.retention.hold_remaining", Gauge, "s", [], true, "How long it is until the oldest of these is dropped all the same, and its events are lost to whoever has not passed them. Absent when none is held.";
+    CONSUMER_LAG = "seqline.event.consumer.lag", Gauge, "{event}", [CONSUMER], true, "Events that a consumer has still to handle: the head less its cursor, of the lane that is furthest behind.";
+    CONSUMER_PENDING_AGE = "seqline.event.consumer.pending_age", Gauge, "s", [CONSUMER], true, "How long ago the transaction of the first event began that a consumer has still to handle; 0 at the head. An event of a long transaction is old when it appears.";
+    CONSUMER_PAUSED = "seqline.event.consumer.paused", Gauge, "", [CONSUMER], true, "1 for a consumer that somebody has paused.";
+    CONSUMER_PARKED = "seqline.event.consumer.parked", Gauge, "{event}", [CONSUMER], true, "Events that a consumer has put aside.";
+    CONSUMER_LOST = "seqline.event.consumer.lost", Gauge, "{event}", [CONSUMER], true, "Events that retention took before a consumer had come to them, as far as nobody has acknowledged that.";
+    CONSUMER_ABOVE_HEAD = "seqline.event.consumer.above_head", Gauge, "", [CONSUMER], true, "1 for a consumer whose cursor is above the head, as after a restore without seqline restore finalize.";
+    CONSUMER_ROUNDS = "seqline.consumer.rounds", Counter, "{round}", [CONSUMER, OUTCOME], false, "Rounds of a consumer in this process, by how they ended.";
+    CONSUMER_EVENTS = "seqline.consumer.events", Counter, "{event}", [CONSUMER], false, "Events that a consumer has handled in this process, in rounds that committed.";
+    TAIL_LAG = "seqline.tail.lag", Gauge, "{event}", [], false, "Events that the tail of this process has still to deliver.";
+    FANOUT_LAG = "seqline.event.fanout.lag", Histogram, "s", [], false, "How long it took from the start of an event's transaction to its arrival at the tail of this process.";
+    SEQUENCER_RUNNING = "seqline.sequencer.running", Gauge, "", [], true, "1 while any process has the lease to number events after commit. 0 is right when events are numbered at commit.";
+    STAGED = "seqline.sequencer.staged", Gauge, "{transaction}", [], true, "Transactions that have committed and whose events have no number yet.";
+    STAGED_AGE = "seqline.sequencer.staged_age", Gauge, "s", [], true, "How long the first of them has waited; 0 when none waits.";
+    LOCK_WAITERS = "seqline.numbering.lock.waiters", Gauge, "{session}", [], true, "Sessions that wait for the right to number their events.";
+    LOCK_WAIT = "seqline.numbering.lock.wait", Gauge, "s", [], true, "How long the one of them has waited that waits longest; 0 without any.";
+    LISTENER_CONNECTED = "seqline.listener.connected", Gauge, "", [LISTENER], false, "1 while a listening connection of this process is up, 0 while it polls. Absent where it does not listen.";
+    NOTIFICATION_QUEUE = "seqline.db.notification_queue.usage", Gauge, "1", [], true, "How full PostgreSQL's queue of notifications is. At 1 commits that notify fail.";
+    OLDEST_TRANSACTION = "seqline.db.oldest_transaction_age", Gauge, "s", [], true, "Age of the oldest transaction that keeps vacuum from removing what is dead, prepared ones included. Those of other roles are seen by a role with pg_read_all_stats only.";
+    POOL = "seqline.db.pool.connections", Gauge, "{connection}", [POOL_STATE], false, "Connections of this process's pool.";
+    JOBS = "seqline.jobs.count", Gauge, "{job}", [JOB_STATE], true, "The server's own jobs, by state.";
+    JOBS_OVERDUE = "seqline.jobs.overdue_age", Gauge, "s", [], true, "How long the job has been due that waits longest for somebody to take it; 0 without any.";
+    MAINTENANCE_AGE = "seqline.partition.maintenance.age", Gauge, "s", [], true, "How long ago the last run of partition maintenance ended well. Absent when none is known.";
+}
+
+impl Metric {
+    /// Its name in the text that Prometheus reads.
+    #[must_use]
+    pub fn prometheus_name(&self) -> String {
+        let unit = match self.unit {
+            "s" => "_seconds",
+            "By" => "_bytes",
+            "1" => "_ratio",
+            _ => "",
+        };
+        let total = if self.kind == Kind::Counter { "_total" } else { "" };
+        format!("{}{unit}{total}", label(self.name))
+    }
+}
+
+/// An attribute as a label of Prometheus.
+#[must_use]
+pub fn label(attribute: &str) -> String {
+    attribute.replace('.', "_")
+}
+
+/// The table of the guide.
+#[must_use]
+pub fn page() -> String {
+    let mut page = String::from(
+        "| metric | in Prometheus | kind | unit | attributes | of | what it says |\n|---|---|---|---|---|---|---|\n",
+    );
+    for metric in METRICS {
+        let kind = match metric.kind {
+            Kind::Gauge => "gauge",
+            Kind::Counter => "counter",
+            Kind::Histogram => "histogram",
+        };
+        let unit = if metric.unit.is_empty() { String::new() } else { format!("`{}`", metric.unit) };
+        let attributes: Vec<String> = metric.attributes.iter().map(|name| format!("`{name}`")).collect();
+        let of = if metric.shared { "database" } else { "process" };
+        page.push_str(&format!(
+            "| `{}` | `{}` | {kind} | {unit} | {} | {of} | {} |\n",
+            metric.name,
+            metric.prometheus_name(),
+            attributes.join(", "),
+            metric.doc
+        ));
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_plain_and_differ() {
+        let names: BTreeSet<&str> = METRICS.iter().map(|metric| metric.name).collect();
+        assert_eq!(names.len(), METRICS.len());
+        for metric in METRICS {
+            let plain = |c: char| c.is_ascii_lowercase() || c == '.' || c == '_';
+            assert!(metric.name.starts_with("seqline.") && metric.name.chars().all(plain), "{}", metric.name);
+            assert!(metric.doc.ends_with('.'), "{}", metric.name);
+        }
+    }
+
+    #[test]
+    fn the_guide_has_exactly_this_table() {
+        const PAGE: &str = "docs/guide/operate/metrics.md";
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PAGE);
+        let guide = std::fs::read_to_string(path).unwrap();
+        let page = page();
+        assert!(guide.contains(&page), "put this into {PAGE}:\n\n{page}");
+        assert_eq!(guide.matches("\n| `seqline.").count(), METRICS.len(), "rows of {PAGE}");
+    }
+}

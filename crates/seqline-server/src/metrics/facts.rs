@@ -1,0 +1,71 @@
+//! What the figures are made of, read from the database.
+
+use riverqueue::migrate::SchemaName;
+use seqline::DatabaseError;
+use seqline::consumer::ConsumerState;
+use seqline::maintenance::{Holding, holders};
+use seqline::status::Staged;
+use sqlx::PgConnection;
+
+use crate::store;
+use crate::store::metrics::{DatabaseFacts, JobFacts};
+
+/// Everything, from one series of looks between which the database goes on.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub(super) log: LogFacts,
+    pub(super) same_history: bool,
+    pub(super) read_only: bool,
+    pub(super) consumers: Vec<ConsumerState>,
+    /// Which partitions consumers have not passed; `None` for a role that may not know.
+    pub(super) holdings: Option<Vec<Holding>>,
+    pub(super) database: DatabaseFacts,
+    /// `None` where there are no jobs, or a role may not see them.
+    pub(super) jobs: Option<JobFacts>,
+}
+
+/// What is known of the log.
+#[derive(Debug, Clone)]
+pub(super) struct LogFacts {
+    pub(super) head: i64,
+    pub(super) retained: i64,
+    pub(super) bytes: i64,
+    pub(super) partitions: i64,
+    pub(super) headroom: i64,
+    pub(super) staged: Staged,
+}
+
+pub(super) async fn read(
+    connection: &mut PgConnection,
+    jobs_schema: &SchemaName,
+) -> Result<Facts, DatabaseError> {
+    let status = seqline::status::status(connection).await?;
+    Ok(Facts {
+        same_history: true,
+        read_only: false,
+        consumers: seqline::consumer::states(connection).await?,
+        holdings: unless_forbidden(holders(connection).await)?,
+        database: store::metrics::database(connection).await?,
+        jobs: unless_forbidden(
+            store::metrics::jobs(connection, jobs_schema).await.map_err(DatabaseError::from),
+        )?,
+        log: LogFacts {
+            head: status.head,
+            retained: status.retained(),
+            bytes: status.total_bytes,
+            partitions: status.partitions.try_into().unwrap_or(i64::MAX),
+            headroom: status.headroom,
+            staged: status.staged,
+        },
+    })
+}
+
+/// What a role may not see, or what is not there, is no failure of the rest.
+fn unless_forbidden<T>(result: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError> {
+    const INSUFFICIENT_PRIVILEGE: &str = "42501";
+    const UNDEFINED_TABLE: &str = "42P01";
+    match result {
+        Err(error) if matches!(error.sqlstate(), Some(INSUFFICIENT_PRIVILEGE | UNDEFINED_TABLE)) => Ok(None),
+        result => result.map(Some),
+    }
+}

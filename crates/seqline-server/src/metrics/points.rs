@@ -1,0 +1,140 @@
+//! From facts to figures. No I/O and no clock.
+
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use time::OffsetDateTime;
+
+use super::catalogue::{self as of, Metric};
+use super::facts::Facts;
+
+/// One figure of a metric.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Point {
+    pub(super) metric: &'static Metric,
+    pub(super) value: f64,
+    /// The value of its one attribute.
+    pub(super) attribute: Option<String>,
+}
+
+impl Point {
+    pub(super) fn new(metric: &'static Metric, value: f64) -> Self {
+        Self { metric, value, attribute: None }
+    }
+
+    fn of(metric: &'static Metric, attribute: &str, value: f64) -> Self {
+        Self { metric, value, attribute: Some(attribute.to_owned()) }
+    }
+
+    pub(super) fn attributes(&self) -> Vec<KeyValue> {
+        let name = self.metric.attributes.first();
+        name.zip(self.attribute.clone())
+            .map(|(name, value)| KeyValue::new(*name, value))
+            .into_iter()
+            .collect()
+    }
+}
+
+impl PartialEq for Metric {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+/// How long expired events stay.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Retention {
+    pub(crate) retention: Duration,
+    pub(crate) hold: Duration,
+}
+
+/// All figures that come from the database, as of `now`. What cannot be known is left out, and never a zero.
+pub(super) fn points(facts: &Facts, retention: Retention, now: OffsetDateTime) -> Vec<Point> {
+    let mut points = Vec::new();
+    log(facts, &mut points);
+    consumers(facts, now, &mut points);
+    held(facts, retention, now, &mut points);
+    numbering(facts, now, &mut points);
+    let database = &facts.database;
+    points.push(Point::new(&of::NOTIFICATION_QUEUE, database.notification_queue_usage));
+    points.push(Point::new(&of::OLDEST_TRANSACTION, database.oldest_transaction_age.unwrap_or_default()));
+    if let Some(jobs) = &facts.jobs {
+        points.extend(jobs.counts.iter().map(|(state, count)| Point::of(&of::JOBS, state, number(*count))));
+        points.push(Point::new(&of::JOBS_OVERDUE, jobs.overdue_age.unwrap_or_default()));
+        points.extend(jobs.maintenance_age.map(|age| Point::new(&of::MAINTENANCE_AGE, age)));
+    }
+    points
+}
+
+fn log(facts: &Facts, points: &mut Vec<Point>) {
+    let log = &facts.log;
+    let flag = |on: bool| if on { 1.0 } else { 0.0 };
+    points.extend([
+        Point::new(&of::LOG_HEAD, number(log.head)),
+        Point::new(&of::EVENTS_APPENDED, number(log.head)),
+        Point::new(&of::LOG_RETAINED, number(log.retained)),
+        Point::new(&of::LOG_SIZE, number(log.bytes)),
+        Point::new(&of::PARTITIONS, number(log.partitions)),
+        Point::new(&of::HEADROOM, number(log.headroom)),
+        Point::new(&of::IDENTITY_MATCHES, flag(facts.same_history)),
+        Point::new(&of::READ_ONLY, flag(facts.read_only)),
+    ]);
+}
+
+fn consumers(facts: &Facts, now: OffsetDateTime, points: &mut Vec<Point>) {
+    // One that is out of use is nobody's worry, and its figures end with it.
+    for consumer in facts.consumers.iter().filter(|consumer| consumer.retired_at.is_none()) {
+        let mut add = |metric, value| points.push(Point::of(metric, &consumer.name, value));
+        let flag = |on: bool| if on { 1.0 } else { 0.0 };
+        let pending = if consumer.lag() > 0 { consumer.oldest_pending_at } else { None };
+        add(&of::CONSUMER_LAG, number(consumer.lag()));
+        add(&of::CONSUMER_PENDING_AGE, pending.map_or(0.0, |at| age(at, now)));
+        add(&of::CONSUMER_PAUSED, flag(consumer.paused_at.is_some()));
+        add(&of::CONSUMER_PARKED, number(consumer.parked));
+        add(&of::CONSUMER_LOST, number(consumer.lost.saturating_add(consumer.gone)));
+        add(&of::CONSUMER_ABOVE_HEAD, flag(consumer.is_ahead_of_head()));
+    }
+}
+
+fn held(facts: &Facts, retention: Retention, now: OffsetDateTime, points: &mut Vec<Point>) {
+    // Who may not see it does not know.
+    let Some(holdings) = &facts.holdings else { return };
+    let mut expired: Vec<(i64, f64)> = holdings
+        .iter()
+        .filter_map(|holding| Some((holding.lower_bound, age(holding.last_event_at?, now))))
+        .filter(|(_, age)| *age > retention.retention.as_secs_f64())
+        .collect();
+    expired.sort_by_key(|(lower_bound, _)| *lower_bound);
+    expired.dedup_by_key(|(lower_bound, _)| *lower_bound);
+    points.push(Point::new(&of::HELD_PARTITIONS, number(expired.len().try_into().unwrap_or(i64::MAX))));
+    let until = (retention.retention + retention.hold).as_secs_f64();
+    let remaining = expired.iter().map(|(_, age)| (until - age).max(0.0)).min_by(f64::total_cmp);
+    points.extend(remaining.map(|remaining| Point::new(&of::HOLD_REMAINING, remaining)));
+}
+
+fn numbering(facts: &Facts, now: OffsetDateTime, points: &mut Vec<Point>) {
+    let staged = &facts.log.staged;
+    points.extend([
+        Point::new(&of::SEQUENCER_RUNNING, if staged.sequencer.is_some() { 1.0 } else { 0.0 }),
+        Point::new(&of::STAGED, number(staged.transactions)),
+        Point::new(&of::STAGED_AGE, staged.oldest_at.map_or(0.0, |at| age(at, now))),
+        Point::new(&of::LOCK_WAITERS, number(facts.database.lock_waiters)),
+        Point::new(&of::LOCK_WAIT, facts.database.lock_wait.unwrap_or_default()),
+    ]);
+}
+
+/// In seconds; nothing is younger than new, whatever the clocks say.
+fn age(at: OffsetDateTime, now: OffsetDateTime) -> f64 {
+    (now - at).as_seconds_f64().max(0.0)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a figure for people: beyond 2^53 its last digits do not matter"
+)]
+fn number(value: i64) -> f64 {
+    value as f64
+}
+
+#[cfg(test)]
+mod tests;

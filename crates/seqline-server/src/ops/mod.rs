@@ -1,0 +1,150 @@
+//! What operators and their tools ask a process: does it live, is it ready, what are its figures.
+//!
+//! `readiness` decides and does no I/O; `watch` looks at the database now and then; `server` answers; `probe` is the client of
+//! `seqline healthcheck`. An answer never waits for the database: it shows what was seen last, and says when that is too old.
+
+pub(crate) mod probe;
+pub(crate) mod readiness;
+pub(crate) mod server;
+pub(crate) mod watch;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use opentelemetry::KeyValue;
+use seqline::Clock;
+use sqlx::postgres::PgConnectOptions;
+use tokio::sync::watch as latest;
+
+use self::readiness::{Check, Limits, Seen, Stage, State};
+use self::server::{Bounds, OpsServer};
+use crate::config::Config;
+use crate::connect::OwnConnection;
+use crate::failure::Failure;
+use crate::jobs::schema::schema_name;
+use crate::lifecycle::{Lifecycle, Phase};
+use crate::limits::LOOKS_MISSED_MAX;
+use crate::metrics::{self, Metrics, Reading, Retention, catalogue};
+
+/// From where on something is late.
+pub(crate) fn limits(config: &Config) -> Limits {
+    Limits {
+        look_age_max: config.ops.look_interval * LOOKS_MISSED_MAX,
+        tail_lag_max: config.ops.ready_lag_max,
+    }
+}
+
+/// Starts what answers operators, which runs until the last part of the process has stopped.
+pub(crate) fn answer(
+    lifecycle: &mut Lifecycle,
+    server: OpsServer,
+    config: &Config,
+    metrics: &Metrics,
+    role: &'static str,
+) -> Health {
+    let clock = lifecycle.clock().clone();
+    let health = Health::new(clock.clone(), limits(config));
+    metrics.observe(&catalogue::BUILD_INFO, move || {
+        let version = KeyValue::new(catalogue::VERSION, env!("CARGO_PKG_VERSION"));
+        vec![(1.0, vec![version, KeyValue::new(catalogue::ROLE, role)])]
+    });
+    let up = health.clone();
+    metrics
+        .observe(&catalogue::DB_UP, move || vec![(if up.seen().is_some() { 1.0 } else { 0.0 }, Vec::new())]);
+
+    let bounds =
+        Bounds { connections: config.ops.max_connections, request_timeout: config.ops.request_timeout };
+    let (told, shown) = (health.clone(), metrics.clone());
+    lifecycle.start("ops", Phase::Ops, move |stop| async move {
+        server.run(bounds, told, shown, role, clock, stop).await;
+        Ok(())
+    });
+    health
+}
+
+/// Starts what looks at the database for those answers.
+pub(crate) fn look(
+    lifecycle: &mut Lifecycle,
+    options: &PgConnectOptions,
+    config: &Config,
+    metrics: &Metrics,
+    health: &Health,
+) -> Result<(), Failure> {
+    let clock = lifecycle.clock().clone();
+    let looks = OwnConnection::new(options, "seqline-watch");
+    let (watched, interval, limit) =
+        (health.clone(), config.ops.look_interval, config.database.statement_timeout);
+    let look_clock = clock.clone();
+    lifecycle.start("watch", Phase::Ops, move |stop| async move {
+        watch::run(looks, watched, look_clock, interval, limit, stop).await;
+        Ok(())
+    });
+    let reading = Reading {
+        interval: config.telemetry.refresh_interval,
+        limit: config.database.statement_timeout,
+        retention: Retention {
+            retention: config.sync.event_retention,
+            hold: config.sync.event_retention_hold,
+        },
+        jobs_schema: schema_name(&config.jobs.schema)?,
+    };
+    let reads = OwnConnection::new(options, "seqline-metrics");
+    let read_metrics = metrics.clone();
+    lifecycle.start("metrics", Phase::Ops, move |stop| async move {
+        metrics::refresh(reads, read_metrics, reading, clock, stop).await;
+        Ok(())
+    });
+    Ok(())
+}
+
+/// What is known of the process and its database, shared by those who learn it and those who tell it.
+#[derive(Debug, Clone)]
+pub(crate) struct Health {
+    clock: Clock,
+    limits: Limits,
+    state: Arc<Mutex<State>>,
+    tail: Arc<Mutex<Option<latest::Receiver<i64>>>>,
+}
+
+impl Health {
+    pub(crate) fn new(clock: Clock, limits: Limits) -> Self {
+        Self { clock, limits, state: Arc::default(), tail: Arc::default() }
+    }
+
+    pub(crate) fn enter(&self, stage: Stage) {
+        self.change(|state| state.stage = stage);
+    }
+
+    /// From now on the tail has to keep up.
+    pub(crate) fn follows(&self, position: latest::Receiver<i64>) {
+        *self.tail.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
+    }
+
+    /// The position of the tail, if there is one.
+    pub(crate) fn tail_position(&self) -> Option<i64> {
+        let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        tail.as_ref().map(|position| *position.borrow())
+    }
+
+    /// What a look at the database showed; `None` when it failed.
+    pub(crate) fn saw(&self, seen: Option<Seen>) {
+        let (now, tail) = (self.clock.elapsed(), self.tail_position());
+        self.change(|state| state.saw(now, seen, tail));
+    }
+
+    /// What `/readyz` says.
+    pub(crate) fn checks(&self) -> Vec<Check> {
+        let (now, tail) = (self.clock.elapsed(), self.tail_position());
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.checks(now, &self.limits, tail)
+    }
+
+    /// What was seen last, unless that is too old.
+    pub(crate) fn seen(&self) -> Option<Seen> {
+        let now = self.clock.elapsed();
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).seen(now, &self.limits)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
