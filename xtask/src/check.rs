@@ -10,7 +10,8 @@ use crate::{setup, sources};
 
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let deny = sources::cargo_deny();
-    setup::prepare(workspace, &[&deny])?;
+    let promtool = sources::promtool()?;
+    setup::prepare(workspace, &[&deny, &promtool])?;
     let deny = deny.path(&workspace.dev());
 
     let steps = Steps::start();

@@ -17,7 +17,8 @@ use sha2::{Digest, Sha256};
 use crate::pins::{Archive, Pin, Registry};
 use crate::run;
 
-const STAMP: &str = ".stamp";
+/// The file in a finished folder that says what it is.
+pub(crate) const STAMP: &str = ".stamp";
 
 /// Whether this very pin is in place.
 pub(crate) fn is_installed(pin: &Pin, dev: &Path) -> bool {
@@ -169,7 +170,7 @@ fn make_executable(folder: &Path) -> Result<()> {
 }
 
 /// Renames only, so that an interruption leaves the old folder, none, or the new one, and never a mixture.
-fn put_in_place(tree: &Path, target: &Path, replaced: &Path) -> Result<()> {
+pub(crate) fn put_in_place(tree: &Path, target: &Path, replaced: &Path) -> Result<()> {
     if let Some(parent) = target.parent() {
         fs::create_dir_all(parent).with_context(|| format!("failed to create {}", parent.display()))?;
     }
@@ -180,16 +181,20 @@ fn put_in_place(tree: &Path, target: &Path, replaced: &Path) -> Result<()> {
 }
 
 /// A folder that is empty at first and gone at the end, also when the work in it failed.
-struct WorkFolder(PathBuf);
+pub(crate) struct WorkFolder(PathBuf);
 
 impl WorkFolder {
-    fn create(path: PathBuf) -> Result<Self> {
+    pub(crate) fn create(path: PathBuf) -> Result<Self> {
         if path.exists() {
             fs::remove_dir_all(&path)
                 .with_context(|| format!("failed to clear {} of an earlier run", path.display()))?;
         }
         fs::create_dir_all(&path).with_context(|| format!("failed to create {}", path.display()))?;
         Ok(Self(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 }
 

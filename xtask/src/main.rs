@@ -1,9 +1,10 @@
 //! Everything a developer of Seqline runs: `cargo xtask --help` lists it.
 //!
 //! Each task works from any folder of the checkout and on a fresh machine: it first brings in what it needs and
-//! this machine does not have. What is brought in is pinned by version and SHA-256 and stays inside `.dev/`.
+//! this machine does not have. What is brought in is pinned by version and SHA-256, or signed by Debian, and stays inside `.dev/`.
 
 mod check;
+mod debian;
 mod fetch;
 mod fuzz;
 mod launch;
@@ -39,13 +40,15 @@ Environment:
   SEQLINE_PG<MAJOR>_BIN      The same for `test --pg <MAJOR>`, for example SEQLINE_PG15_BIN
   SEQLINE_WEBHOOKS_EXAMPLES  File to use instead of the pinned webhook payloads
   SEQLINE_PSYCOPG            Folder with `psycopg` to use instead of the pinned one
+  SEQLINE_PGBOUNCER_BIN      Program `pgbouncer` to use instead of Debian's
+  SEQLINE_PROMTOOL           Program `promtool` to use instead of Debian's, for `check`
   SEQLINE_PGMQ_SQL           File pgmq.sql to use instead of the pinned pgmq for `bench append`
   SEQLINE_GRAPHILE_WORKER_SQL
                              Folder with migrations to use instead of the pinned Graphile Worker, for the same";
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fetch the pinned PostgreSQL, webhook payloads, psycopg and cargo-deny into .dev/
+    /// Fetch the pinned PostgreSQL, webhook payloads, psycopg and cargo-deny, and Debian's promtool and PgBouncer, into .dev/
     ///
     /// The other tasks do this themselves when they need it. A second run only looks and returns at once.
     Setup,

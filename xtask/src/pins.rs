@@ -1,4 +1,5 @@
-//! What setup may fetch, each pinned by version and by the SHA-256 of its archive. Nothing else is ever unpacked.
+//! What setup may fetch, each pinned by version and by the SHA-256 of its archive. Beside what is in `debian.rs`, nothing else is ever
+//! unpacked.
 //!
 //! To move a pin: change its version and file names, run `cargo xtask setup` and read the new sums off the refusals.
 //! `pip download --platform TAG` fetches the archives of the other platforms.

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::debian::Package;
 use crate::fetch;
 use crate::pins::{Pin, Registry};
 use crate::prerequisites::{self, Tool};
@@ -20,6 +21,8 @@ pub(crate) fn everything(workspace: &Workspace) -> Result<()> {
         ("PostgreSQL", sources::postgresql(sources::DEFAULT_MAJOR)?),
         ("webhook payloads", sources::webhooks_examples()?),
         ("cargo-deny", sources::cargo_deny()),
+        ("promtool", sources::promtool()?),
+        ("PgBouncer", sources::pgbouncer()?),
     ];
     sources.extend(["psycopg", "what psycopg needs"].into_iter().zip(sources::psycopg()?));
     prepare(workspace, &sources.iter().map(|(_, source)| source).collect::<Vec<_>>())?;
@@ -29,19 +32,23 @@ pub(crate) fn everything(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Installs the pinned packages among the sources of a task that compiles. All prerequisites are checked first.
+/// Installs the packages among the sources of a task that compiles. All prerequisites are checked first.
 pub(crate) fn prepare(workspace: &Workspace, sources: &[&Source]) -> Result<()> {
     let dev = workspace.dev();
     let absent = absent(sources, &dev);
     for pin in &absent {
         pin.archive()?;
     }
+    let of_debian = absent_of_debian(sources, &dev);
+    for package in &of_debian {
+        package.ensure_fetchable()?;
+    }
     let mut tools = vec![Tool::Compiler];
     tools.extend(absent.iter().flat_map(|pin| tools_to_fetch(pin)));
     let instead: Vec<_> = absent.iter().map(|pin| pin.instead).collect();
     prerequisites::demand(tools, &instead)?;
 
-    if absent.is_empty() {
+    if absent.is_empty() && of_debian.is_empty() {
         return Ok(());
     }
     let _lock = lock(&dev)?;
@@ -52,15 +59,29 @@ pub(crate) fn prepare(workspace: &Workspace, sources: &[&Source]) -> Result<()> 
             fetch::install(pin, &dev)?;
         }
     }
+    for package in of_debian {
+        if !package.is_installed(&dev) {
+            eprintln!("fetching {} of Debian into .dev/{}", package.name, package.folder);
+            package.install(&dev)?;
+        }
+    }
     Ok(())
 }
 
 fn absent(sources: &[&Source], dev: &Path) -> Vec<&'static Pin> {
     let pins = sources.iter().filter_map(|source| match source {
-        Source::Machine(_) => None,
+        Source::Machine(_) | Source::Debian(_) => None,
         Source::Pinned(pin, _) => Some(*pin),
     });
     pins.filter(|pin| !fetch::is_installed(pin, dev)).collect()
+}
+
+fn absent_of_debian(sources: &[&Source], dev: &Path) -> Vec<&'static Package> {
+    let packages = sources.iter().filter_map(|source| match source {
+        Source::Machine(_) | Source::Pinned(..) => None,
+        Source::Debian(package) => Some(*package),
+    });
+    packages.filter(|package| !package.is_installed(dev)).collect()
 }
 
 /// Python unpacks both kinds of archives.
@@ -94,6 +115,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::debian::PROMTOOL;
     use crate::pins::{PGMQ, POSTGRESQL_18, WEBHOOKS_EXAMPLES};
     use crate::scratch::Scratch;
 
@@ -102,8 +124,12 @@ mod tests {
         let scratch = Scratch::new("absent");
         let machine = Source::Machine(PathBuf::from("/usr/lib/postgresql/18/bin"));
         let payloads = Source::Pinned(&WEBHOOKS_EXAMPLES, "api.github.com/index.json");
-        let absent = absent(&[&machine, &payloads], scratch.path());
-        assert_eq!(absent.iter().map(|pin| pin.folder).collect::<Vec<_>>(), ["webhooks-examples"]);
+        let debian = Source::Debian(&PROMTOOL);
+        let all = [&machine, &payloads, &debian];
+        let pins = absent(&all, scratch.path());
+        assert_eq!(pins.iter().map(|pin| pin.folder).collect::<Vec<_>>(), ["webhooks-examples"]);
+        let of_debian = absent_of_debian(&all, scratch.path());
+        assert_eq!(of_debian.iter().map(|package| package.name).collect::<Vec<_>>(), ["prometheus"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::debian::{self, PGBOUNCER, PROMTOOL};
 use crate::pins::{
     CARGO_DENY, CARGO_FUZZ, GRAPHILE_WORKER, PGMQ, POSTGRESQL_15, POSTGRESQL_18, PSYCOPG, Pin,
     TYPING_EXTENSIONS, WEBHOOKS_EXAMPLES,
@@ -22,6 +23,8 @@ pub(crate) enum Source {
     Machine(PathBuf),
     /// It is at this path inside a pinned package, once that is installed.
     Pinned(&'static Pin, &'static str),
+    /// It is in a package of Debian, once that is unpacked.
+    Debian(&'static debian::Package),
 }
 
 impl Source {
@@ -29,6 +32,7 @@ impl Source {
         match self {
             Self::Machine(path) => path.clone(),
             Self::Pinned(pin, inside) => dev.join(pin.folder).join(inside),
+            Self::Debian(package) => dev.join(package.folder).join(package.entrance()),
         }
     }
 }
@@ -126,6 +130,30 @@ pub(crate) fn cargo_fuzz() -> Source {
     }
 }
 
+/// The program that checks and tests alert rules, of any version: what the rules use is old.
+pub(crate) fn promtool() -> Result<Source> {
+    program("SEQLINE_PROMTOOL", &["promtool"], &PROMTOOL)
+}
+
+/// The program of the pooler that tests go through.
+pub(crate) fn pgbouncer() -> Result<Source> {
+    // Debian puts it where only root looks.
+    program("SEQLINE_PGBOUNCER_BIN", &["pgbouncer", "/usr/sbin/pgbouncer"], &PGBOUNCER)
+}
+
+/// What a variable points to, else the first of these that is there, else Debian's.
+fn program(variable: &str, usual: &[&str], package: &'static debian::Package) -> Result<Source> {
+    if let Some(program) = pointed_to(variable)? {
+        ensure!(program.is_file(), "{variable}: {} is not a program", program.display());
+        return Ok(Source::Machine(program));
+    }
+    let answers = |program: &&&str| run::output(Command::new(program).arg("--version")).is_ok();
+    Ok(match usual.iter().find(answers) {
+        Some(program) => Source::Machine(PathBuf::from(program)),
+        None => Source::Debian(package),
+    })
+}
+
 /// The version of the PostgreSQL in a folder, for example `18.6`.
 pub(crate) fn postgresql_version(bin: &Path) -> Result<String> {
     let text = run::output(Command::new(bin.join("postgres")).arg("--version"))?;
@@ -205,6 +233,14 @@ mod tests {
 
         let error = checked_bin("SEQLINE_PG_BIN", scratch.path().to_owned()).err().unwrap().to_string();
         assert!(error.starts_with("SEQLINE_PG_BIN: found no `postgres` and `initdb`"), "{error}");
+    }
+
+    #[test]
+    fn a_program_comes_from_the_machine_if_it_is_there() {
+        let there = program("SEQLINE_TEST_UNSET", &["no-such-program", "cargo"], &PGBOUNCER).unwrap();
+        assert_eq!(there.path(Path::new("dev")), PathBuf::from("cargo"));
+        let absent = program("SEQLINE_TEST_UNSET", &["no-such-program"], &PGBOUNCER).unwrap();
+        assert_eq!(absent.path(Path::new("dev")), PathBuf::from("dev/tools/pgbouncer/pgbouncer"));
     }
 
     #[test]

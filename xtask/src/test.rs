@@ -19,7 +19,9 @@ pub(crate) fn test(workspace: &Workspace, major: u32, args: &[OsString]) -> Resu
     let postgresql = sources::postgresql(major)?;
     let payloads = sources::webhooks_examples()?;
     let psycopg = sources::psycopg()?;
-    setup::prepare(workspace, &[&postgresql, &payloads].into_iter().chain(&psycopg).collect::<Vec<_>>())?;
+    let pgbouncer = sources::pgbouncer()?;
+    let needed = [&postgresql, &payloads, &pgbouncer].into_iter().chain(&psycopg);
+    setup::prepare(workspace, &needed.collect::<Vec<_>>())?;
     let dev = workspace.dev();
     let version = sources::postgresql_version(&postgresql.path(&dev))?;
     let python_path = env::join_paths(psycopg.iter().map(|source| source.path(&dev)))
@@ -27,6 +29,7 @@ pub(crate) fn test(workspace: &Workspace, major: u32, args: &[OsString]) -> Resu
     let with_environment = |command: Command| {
         let mut command = launch::with_environment(command, workspace, &postgresql, Some(&payloads));
         command.env("SEQLINE_PSYCOPG", &python_path);
+        command.env("SEQLINE_PGBOUNCER_BIN", pgbouncer.path(&dev));
         command
     };
 
