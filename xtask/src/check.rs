@@ -13,6 +13,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let promtool = sources::promtool()?;
     setup::prepare(workspace, &[&deny, &promtool])?;
     let deny = deny.path(&workspace.dev());
+    let promtool = promtool.path(&workspace.dev());
 
     let steps = Steps::start();
     steps.run("format", &mut workspace.cargo(["fmt", "--all", "--check"]))?;
@@ -29,6 +30,13 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         "dependencies",
         Command::new(deny).args(["--all-features", "--locked"]).args(checks).current_dir(workspace.root()),
     )?;
+    for (title, what, file) in [
+        ("alert rules", "check", "ops/prometheus/seqline.rules.yaml"),
+        ("tests of alert rules", "test", "ops/prometheus/seqline.rules.test.yaml"),
+    ] {
+        let mut command = Command::new(&promtool);
+        steps.run(title, command.args([what, "rules", file]).current_dir(workspace.root()))?;
+    }
     steps.finish("check: all is well");
     Ok(())
 }

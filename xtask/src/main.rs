@@ -102,7 +102,7 @@ enum Task {
         #[arg(last = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
-    /// Check format, lints, documentation, licences and dependencies
+    /// Check format, lints, documentation, licences and dependencies, and the alert rules
     Check,
 }
 
