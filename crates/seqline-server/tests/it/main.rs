@@ -13,6 +13,7 @@ mod help;
 mod import;
 mod jobs;
 mod migrate;
+mod ops;
 mod parked;
 mod readme;
 mod sequencing;
