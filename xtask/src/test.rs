@@ -7,43 +7,69 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::run::Steps;
+use crate::sources::Source;
 use crate::workspace::Workspace;
 use crate::{launch, setup, sources};
 
 /// Arguments of cargo for the log's own tests.
 const LOG: [&str; 8] = ["test", "--package", "seqline", "--all-features", "--locked", "--test", "it", "--"];
 
+/// What tests need beside the code.
+pub(crate) struct Needed {
+    postgresql: Source,
+    payloads: Source,
+    psycopg: Vec<Source>,
+    pgbouncer: Source,
+}
+
+impl Needed {
+    pub(crate) fn of(major: u32) -> Result<Self> {
+        Ok(Self {
+            postgresql: sources::postgresql(major)?,
+            payloads: sources::webhooks_examples()?,
+            psycopg: sources::psycopg()?,
+            pgbouncer: sources::pgbouncer()?,
+        })
+    }
+
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
+        [&self.postgresql, &self.payloads, &self.pgbouncer].into_iter().chain(&self.psycopg)
+    }
+
+    /// Tells a command where all of it is.
+    pub(crate) fn tell(&self, command: Command, workspace: &Workspace) -> Result<Command> {
+        let dev = workspace.dev();
+        let mut command =
+            launch::with_environment(command, workspace, &self.postgresql, Some(&self.payloads));
+        let python_path = env::join_paths(self.psycopg.iter().map(|source| source.path(&dev)))
+            .context("failed to put the folders of psycopg together")?;
+        command.env("SEQLINE_PSYCOPG", python_path);
+        command.env("SEQLINE_PGBOUNCER_BIN", self.pgbouncer.path(&dev));
+        Ok(command)
+    }
+}
+
 /// With the default major version all tests run. Another one can only change how the log behaves, so only the log's
 /// own tests run.
 pub(crate) fn test(workspace: &Workspace, major: u32, args: &[OsString]) -> Result<()> {
-    let postgresql = sources::postgresql(major)?;
-    let payloads = sources::webhooks_examples()?;
-    let psycopg = sources::psycopg()?;
-    let pgbouncer = sources::pgbouncer()?;
-    let needed = [&postgresql, &payloads, &pgbouncer].into_iter().chain(&psycopg);
-    setup::prepare(workspace, &needed.collect::<Vec<_>>())?;
-    let dev = workspace.dev();
-    let version = sources::postgresql_version(&postgresql.path(&dev))?;
-    let python_path = env::join_paths(psycopg.iter().map(|source| source.path(&dev)))
-        .context("failed to put the folders of psycopg together")?;
-    let with_environment = |command: Command| {
-        let mut command = launch::with_environment(command, workspace, &postgresql, Some(&payloads));
-        command.env("SEQLINE_PSYCOPG", &python_path);
-        command.env("SEQLINE_PGBOUNCER_BIN", pgbouncer.path(&dev));
-        command
-    };
+    let needed = Needed::of(major)?;
+    setup::prepare(workspace, &needed.sources().collect::<Vec<_>>())?;
+    let version = sources::postgresql_version(&needed.postgresql.path(&workspace.dev()))?;
+    let tell = |command: Command| needed.tell(command, workspace);
 
     let steps = Steps::start();
     if major == sources::DEFAULT_MAJOR {
         let build = workspace.cargo(["build", "--workspace", "--all-features", "--locked"]);
-        steps.run("build", &mut with_environment(build))?;
+        steps.run("build", &mut tell(build)?)?;
         let test = workspace.cargo(["test", "--workspace", "--all-features", "--locked", "--"]);
-        steps.run(&format!("all tests on PostgreSQL {version}"), with_environment(test).args(args))?;
+        steps.run(&format!("all tests on PostgreSQL {version}"), tell(test)?.args(args))?;
         // The log and its consumers behave the same when numbers come after commit. What is no database's business does not run again, nor
         // what chooses by itself how events are numbered, nor what is about River or the schema.
-        let mut again = with_environment(workspace.cargo(LOG));
+        let mut again = tell(workspace.cargo(LOG))?;
         again.env("SEQLINE_TEST_SEQUENCING", "after_commit");
-        for module in ["tidy", "readme", "sequencing", "committing", "durability", "jobs", "migrations"] {
+        for module in
+            ["tidy", "mutations", "readme", "sequencing", "committing", "durability", "jobs", "migrations"]
+        {
             again.args(["--skip", &format!("{module}::")]);
         }
         steps.run("the log's tests, numbered after commit", again.args(args))?;
@@ -51,9 +77,9 @@ pub(crate) fn test(workspace: &Workspace, major: u32, args: &[OsString]) -> Resu
         // The tests run the examples, which `--test` does not build.
         let examples =
             workspace.cargo(["build", "--package", "seqline", "--all-features", "--locked", "--examples"]);
-        steps.run("build", &mut with_environment(examples))?;
+        steps.run("build", &mut tell(examples)?)?;
         let test = workspace.cargo(LOG);
-        steps.run(&format!("the log's tests on PostgreSQL {version}"), with_environment(test).args(args))?;
+        steps.run(&format!("the log's tests on PostgreSQL {version}"), tell(test)?.args(args))?;
     }
     steps.finish(&format!("test: all is well on PostgreSQL {version}"));
     Ok(())

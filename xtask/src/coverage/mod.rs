@@ -1,0 +1,159 @@
+//! The `coverage` task: which code the tests of the library and the server run, and that it never gets less.
+//!
+//! Unit and integration tests run together, instrumented. What LLVM counted is judged here, without entry points and tests: each file against
+//! `coverage.toml`, and all of them together against a floor.
+
+mod measured;
+mod ratchet;
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use self::measured::{Measured, percent};
+use self::ratchet::Ratchet;
+use crate::run::Steps;
+use crate::test::Needed;
+use crate::workspace::Workspace;
+use crate::{setup, sources};
+
+/// The crates that ship.
+const PACKAGES: [&str; 2] = ["seqline", "seqline-server"];
+
+/// No figure of all files together may be lower, in percent.
+const FLOOR: f64 = 70.0;
+
+/// Decisions about order and exactly-once that need no database. Each of their branches is tested, or its reason is in
+/// docs/internals/testing.md.
+const COMPLETE: [&str; 4] = [
+    "crates/seqline/src/consumer/lane.rs",
+    "crates/seqline/src/consumer/plan.rs",
+    "crates/seqline/src/consumer/policy.rs",
+    "crates/seqline/src/sequencer/window.rs",
+];
+
+/// The file with what is covered at least.
+const RATCHET: &str = "coverage.toml";
+
+pub(crate) struct Options {
+    /// Write figures that rose into the ratchet.
+    pub(crate) update: bool,
+    /// Judge what the last run has measured.
+    pub(crate) no_run: bool,
+}
+
+pub(crate) fn coverage(workspace: &Workspace, options: &Options, args: &[OsString]) -> Result<()> {
+    let folder = workspace.root().join("target/coverage");
+    let [lcov, json] = ["lcov.info", "coverage.json"].map(|name| folder.join(name));
+    let steps = Steps::start();
+    if !options.no_run {
+        fs::create_dir_all(&folder).with_context(|| format!("failed to create {}", folder.display()))?;
+        measure(workspace, &steps, args, [("--lcov", &lcov), ("--json", &json)])?;
+    }
+    let measured = Measured::parse(workspace.root(), &read(&lcov)?, &read(&json)?)?;
+    print!("{}", table(&measured));
+    judge(workspace, &measured, options.update)?;
+    steps.finish("coverage: no file is covered less than it was");
+    Ok(())
+}
+
+/// Runs the tests and has LLVM write down what they ran, in each format.
+fn measure(
+    workspace: &Workspace,
+    steps: &Steps,
+    args: &[OsString],
+    reports: [(&str, &Path); 2],
+) -> Result<()> {
+    let tool = sources::cargo_llvm_cov();
+    let llvm = sources::llvm_tools()?;
+    let needed = Needed::of(sources::DEFAULT_MAJOR)?;
+    let all = [&tool].into_iter().chain(llvm.iter().map(|(_, source)| source)).chain(needed.sources());
+    setup::prepare(workspace, &all.collect::<Vec<_>>())?;
+    let dev = workspace.dev();
+    let tool = tool.path(&dev);
+    let cargo_llvm_cov = |arguments: &[&str]| {
+        let mut command = Command::new(&tool);
+        command.arg("llvm-cov").args(arguments).arg("--branch").current_dir(workspace.root());
+        for package in PACKAGES {
+            command.args(["--package", package]);
+        }
+        command.envs(llvm.iter().map(|(variable, source)| (variable, source.path(&dev))));
+        // Counting branches is not stable in the compiler; it is only used here, and nothing that is built so is shipped.
+        command.env("RUSTC_BOOTSTRAP", "1");
+        // LLVM's programs may have been built without zlib.
+        command.env("RUSTFLAGS", "-C llvm-args=-enable-name-compression=false");
+        command
+    };
+    let tests = cargo_llvm_cov(&["--no-report", "--all-features", "--locked"]);
+    steps.run("instrumented tests", needed.tell(tests, workspace)?.arg("--").args(args))?;
+    for (format, file) in reports {
+        let mut report = cargo_llvm_cov(&["report", format]);
+        steps.run(&format!("report {}", file.display()), report.arg("--output-path").arg(file))?;
+    }
+    Ok(())
+}
+
+fn table(measured: &Measured) -> String {
+    let mut text = format!("{:66} {:>7} {:>10} {:>9}\n", "", "lines", "functions", "branches");
+    let mut row = |name: &str, figures: measured::Figures| {
+        let [lines, functions, branches] = figures.percents();
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:66} {lines:>7.1} {functions:>10.1} {branches:>9.1}");
+    };
+    for (path, figures) in &measured.files {
+        row(path, *figures);
+    }
+    for package in PACKAGES {
+        row(package, measured.sum(&format!("crates/{package}/")));
+    }
+    row("all", measured.sum(""));
+    let _ = writeln!(text, "{:66} {:>7.1}", "statements of all", percent(measured.statements));
+    for path in COMPLETE {
+        if let Some(lines) = measured.branches_not_taken.get(path) {
+            let lines: Vec<_> = lines.iter().map(ToString::to_string).collect();
+            let _ = writeln!(text, "{path}: a branch is not taken at line {}", lines.join(", "));
+        }
+    }
+    text
+}
+
+/// Compares with the floor and with what was covered before.
+fn judge(workspace: &Workspace, measured: &Measured, update: bool) -> Result<()> {
+    let [lines, functions, branches] = measured.sum("").percents();
+    let all = [
+        ("lines", lines),
+        ("functions", functions),
+        ("branches", branches),
+        ("statements", percent(measured.statements)),
+    ];
+    let mut findings: Vec<String> = all
+        .into_iter()
+        .filter(|(_, figure)| *figure < FLOOR)
+        .map(|(what, figure)| {
+            format!("all files together: {what} {figure:.1}, and at least {FLOOR:.1} is needed")
+        })
+        .collect();
+    let file = workspace.root().join(RATCHET);
+    let mut ratchet = if file.exists() { Ratchet::parse(&read(&file)?)? } else { Ratchet::default() };
+    if update {
+        ratchet.raise(&measured.files);
+        fs::write(&file, ratchet.to_text()).with_context(|| format!("failed to write {}", file.display()))?;
+    }
+    if file.exists() {
+        findings.extend(ratchet.findings(&measured.files));
+    } else {
+        findings.push(format!("there is no {RATCHET}, --update writes it"));
+    }
+    if findings.is_empty() {
+        return Ok(());
+    }
+    bail!("tests cover less than {RATCHET} asks for\n  {}", findings.join("\n  "))
+}
+
+fn read(file: &Path) -> Result<String> {
+    fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))
+}
