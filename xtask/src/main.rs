@@ -9,6 +9,7 @@ mod debian;
 mod fetch;
 mod fuzz;
 mod launch;
+mod mutate;
 mod pins;
 mod prerequisites;
 mod run;
@@ -117,6 +118,14 @@ enum Task {
         #[arg(last = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
+    /// Break how events get their numbers in each listed way, and see the test that is named with it fail
+    ///
+    /// Works in a copy of the checkout below target/mutants. The list is crates/seqline/tests/mutations.toml.
+    Mutate {
+        /// Names of mutations, instead of all of them
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+    },
     /// Check format, lints, documentation, licences and dependencies, and the alert rules
     Check,
 }
@@ -173,6 +182,7 @@ fn dispatch(task: Task) -> Result<()> {
         Task::Coverage { update, no_run, args } => {
             coverage::coverage(&workspace, &coverage::Options { update, no_run }, &args)
         }
+        Task::Mutate { names } => mutate::mutate(&workspace, &names),
         Task::Check => check::check(&workspace),
     }
 }

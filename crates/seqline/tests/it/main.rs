@@ -10,6 +10,7 @@ mod durability;
 mod isolation;
 mod jobs;
 mod migrations;
+mod mutations;
 mod numbering;
 mod partitions;
 mod poll;
