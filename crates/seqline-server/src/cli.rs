@@ -261,6 +261,9 @@ pub struct TailArgs {
     /// URL for the listening connection, when a pooler stands in front of the database
     #[arg(long, value_name = "URL", env = "SEQLINE_LISTEN_URL", hide_env_values = true)]
     pub listen_url: Option<String>,
+    /// With --follow, do not listen for notifications: look every poll interval and make no connection but those that read
+    #[arg(long)]
+    pub no_listen: bool,
 }
 
 /// Options of `status`.

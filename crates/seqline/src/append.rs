@@ -12,7 +12,7 @@ use uuid::Uuid;
 use crate::error::{AppendError, DatabaseError};
 use crate::event::{Draft, NewEvent};
 use crate::limits::{APPEND_STATEMENT_BYTES_MAX, APPEND_STATEMENT_EVENTS_MAX};
-use crate::{store, trace};
+use crate::{pool, store, trace};
 
 /// Begins a transaction.
 ///
@@ -40,14 +40,25 @@ pub async fn begin(pool: &PgPool) -> Result<PgTransaction<'static>, DatabaseErro
 /// transaction. The transaction must be READ COMMITTED, PostgreSQL's default, unless events are numbered after commit and have no ids of
 /// your own. One with an id of your own waits for an open transaction that has the same.
 ///
+/// When the server takes no writes, because it is a standby, the session ends with the transaction: the pool makes a new connection.
+///
 /// Not cancel safe in the sense of any statement: a dropped future leaves it open whether the events are in the
 /// transaction, so roll it back.
 ///
 /// # Errors
 ///
 /// [`AppendError::Invalid`] for what only the database can judge (the payload's size), [`AppendError::DuplicateId`],
-/// [`AppendError::Isolation`], or what the database reported.
+/// [`AppendError::Isolation`], [`AppendError::ReadOnly`] during maintenance, or what the database reported.
 pub async fn append(tx: &mut PgTransaction<'_>, events: &[NewEvent]) -> Result<Vec<Uuid>, AppendError> {
+    let appended = append_all(tx, events).await;
+    if matches!(&appended, Err(AppendError::Database(error)) if error.is_read_only_server()) {
+        // The pool would hand it out again and again, although its address may lead to another server by now.
+        pool::end_session(tx).await;
+    }
+    appended
+}
+
+async fn append_all(tx: &mut PgTransaction<'_>, events: &[NewEvent]) -> Result<Vec<Uuid>, AppendError> {
     let current = trace::current_traceparent();
     if let [event] = events {
         let draft = &event.0;

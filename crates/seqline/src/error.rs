@@ -11,6 +11,11 @@ use uuid::Uuid;
 
 use crate::event::{InvalidEvent, Rule};
 
+/// The SQLSTATE of a write in a transaction that cannot write.
+const READ_ONLY_TRANSACTION: &str = "25006";
+
+const NO_WRITES: &str = "the server takes no writes, it is a standby or read only";
+
 /// The closed set of error kinds across the product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -49,10 +54,10 @@ impl DatabaseError {
     /// The same for what the driver reports.
     pub(crate) fn is_of_surroundings(error: &sqlx::Error) -> bool {
         match error.as_database_error().and_then(|error| error.code()).as_deref() {
-            // Rollbacks by conflict, resources, operator intervention, a lock that was not available.
+            // Rollbacks by conflict, resources, operator intervention, a lock that was not available, a server that takes no writes.
             Some(code) => {
                 matches!(code.get(..2), Some("40" | "53" | "57" | "08")) && code != "57014"
-                    || matches!(code, "55P03" | "25P03" | "25P04")
+                    || matches!(code, "55P03" | "25P03" | "25P04" | READ_ONLY_TRANSACTION)
             }
             None => Self::is_of_connection(error) || matches!(error, sqlx::Error::PoolTimedOut),
         }
@@ -62,6 +67,25 @@ impl DatabaseError {
     #[must_use]
     pub fn is_connection_failure(&self) -> bool {
         Self::is_of_connection(&self.0)
+    }
+
+    /// Whether a write was refused because the server takes none: it is a standby, as a primary is after a failover, or was made read only.
+    /// Nothing happened, and the connection is no good for writes: another one may lead to a server that takes them. A transaction
+    /// that was begun as a read-only one is answered in the same way.
+    #[must_use]
+    pub fn is_read_only_server(&self) -> bool {
+        self.sqlstate() == Some(READ_ONLY_TRANSACTION)
+            || matches!(&self.0, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem)
+    }
+
+    /// Whether the connection is to be closed and not used again.
+    pub(crate) fn spoils_connection(&self) -> bool {
+        self.is_connection_failure() || self.is_read_only_server()
+    }
+
+    /// The server was found to take no writes, before any was tried.
+    pub(crate) fn read_only_server() -> Self {
+        Self(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::ReadOnlyFilesystem, NO_WRITES)))
     }
 
     fn is_of_connection(error: &sqlx::Error) -> bool {
@@ -126,7 +150,11 @@ impl From<sqlx::Error> for DatabaseError {
 impl fmt::Display for DatabaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.pg() {
+            Some(pg) if self.is_read_only_server() => {
+                write!(f, "{NO_WRITES}: {} (SQLSTATE {})", pg.message(), pg.code())
+            }
             Some(pg) => write!(f, "{} (SQLSTATE {})", pg.message(), pg.code()),
+            None if self.is_read_only_server() => f.write_str(NO_WRITES),
             None => write!(f, "{}", self.0),
         }
     }
@@ -161,6 +189,12 @@ pub enum AppendError {
         /// The message of the database.
         message: String,
     },
+    /// The log is [read only](crate::settings::MaintenanceMode::ReadOnly) for maintenance. Retry when that is over.
+    #[error("{message}")]
+    ReadOnly {
+        /// The message of the database.
+        message: String,
+    },
     /// Anything else that the database or the connection reported.
     #[error("database refused the append: {0}")]
     Database(DatabaseError),
@@ -170,7 +204,11 @@ impl AppendError {
     /// Whether the whole transaction may be tried again as it was.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
-        matches!(self, Self::Database(error) if error.is_retryable())
+        match self {
+            Self::ReadOnly { .. } => true,
+            Self::Database(error) => error.is_retryable(),
+            Self::Invalid(_) | Self::DuplicateId { .. } | Self::Isolation { .. } => false,
+        }
     }
 
     /// Always true: the events of a failed append are not in the transaction, and PostgreSQL refuses to commit a
@@ -186,6 +224,7 @@ impl AppendError {
         match self {
             Self::Invalid(_) | Self::DuplicateId { .. } => ErrorKind::ValidationFailed,
             Self::Isolation { .. } => ErrorKind::Internal,
+            Self::ReadOnly { .. } => ErrorKind::Unavailable,
             Self::Database(error) => error.kind(),
         }
     }
@@ -201,6 +240,7 @@ impl From<sqlx::Error> for AppendError {
         match constraint {
             "duplicate_id" => Self::DuplicateId { id: uuid_in(&message), message },
             "isolation" => Self::Isolation { message },
+            "read_only" => Self::ReadOnly { message },
             rule => match Rule::from_name(rule) {
                 Some(rule) => {
                     Self::Invalid(InvalidEvent::new(rule, pg.column().unwrap_or_default(), message))

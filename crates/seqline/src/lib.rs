@@ -36,7 +36,8 @@
 //! | [`job`] | hand work to a job queue, in the same transaction |
 //! | [`maintenance`] | partitions and retention |
 //! | [`sequencer`] | numbering after commit |
-//! | [`settings`] | how the database numbers, and who tells listeners |
+//! | [`settings`] | how the database numbers, who tells listeners, and whether it takes events |
+//! | [`pool`] | connections that lead to a server that takes writes |
 //! | [`mod@migrate`] | the schema and its versions |
 //! | [`status`] | what an operator wants to know about a log |
 //! | `embedded` | a private PostgreSQL server (feature `embedded`) |
@@ -60,6 +61,7 @@ pub mod envelope;
 pub mod job;
 pub mod maintenance;
 pub mod migrate;
+pub mod pool;
 pub mod read;
 pub mod sequencer;
 pub mod settings;

@@ -119,6 +119,10 @@ pub const DURABLE_PATIENCE: Duration = Duration::from_millis(5);
 /// Pause between two looks how far the write-ahead log is flushed.
 pub const DURABLE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
+/// How long a connection of a pool [for writes](crate::pool::only_for_writes) may be unused before it is asked whether its server still takes
+/// them: so busy connections are not asked each time, and an attempt that failed a moment ago is not made on the same one again.
+pub const READ_ONLY_CHECK_AFTER: Duration = Duration::from_millis(100);
+
 /// Pause between two looks whether a commit that waits for a synchronous standby has ended.
 pub const FLUSH_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -127,6 +131,9 @@ pub const SEQUENCER_HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// How long a change to numbering inside COMMIT waits for open transactions before it leaves the rest to the sequencer.
 pub const STAGING_CLOSE_WAIT: Duration = Duration::from_secs(2);
+
+/// How long making the log read only waits for transactions that have appended, before it says that some are still open.
+pub const READ_ONLY_WAIT: Duration = Duration::from_secs(10);
 
 /// Pause between two looks whether they have ended.
 pub const STAGING_CLOSE_PAUSE: Duration = Duration::from_millis(20);

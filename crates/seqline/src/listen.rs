@@ -33,10 +33,22 @@ pub(crate) struct Listener {
     pub(crate) heartbeat_timeout: Duration,
 }
 
+/// Listens until the future is dropped, or does nothing until then.
+pub(crate) async fn run(
+    listener: Option<Listener>,
+    wake: &Notify,
+    connected: &watch::Sender<bool>,
+) -> Infallible {
+    match listener {
+        Some(listener) => listener.run(wake, connected).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Listener {
     /// Listens until the future is dropped. `wake` coalesces: any number of commits while nobody waits is one wake-up.
     /// `connected` shows whether LISTEN is in effect.
-    pub(crate) async fn run(mut self, wake: &Notify, connected: &watch::Sender<bool>) -> Infallible {
+    async fn run(mut self, wake: &Notify, connected: &watch::Sender<bool>) -> Infallible {
         let mut said = Said::default();
         // One for all its connections: behind a pooler each LISTEN stays with the server's.
         let probe = format!("seqline_probe_{}", Uuid::new_v4().simple());

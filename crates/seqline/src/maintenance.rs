@@ -304,7 +304,7 @@ impl Maintenance {
             let mut lease = Lease::acquire(&self.pool).await?;
             let result = step.run(lease.connection(), lock_timeout).await;
             // A server that answers, be it with an error, leaves the connection usable.
-            if result.as_ref().err().is_none_or(|error| !error.is_connection_failure()) {
+            if result.as_ref().err().is_none_or(|error| !error.spoils_connection()) {
                 lease.done();
             }
             result

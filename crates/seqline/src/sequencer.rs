@@ -22,9 +22,9 @@ use crate::clock::Clock;
 use crate::deadline::{Lease, Stopwatch, within};
 use crate::error::{DatabaseError, missing_partition};
 use crate::limits::{PARTITIONS_AHEAD_MAX, SEQUENCER_HOUSEKEEPING_INTERVAL, STATEMENT_DEADLINE};
-use crate::settings;
 use crate::store;
 use crate::store::sequencer::Batch;
+use crate::{pool, settings};
 
 /// What a process may choose about its sequencer.
 #[derive(Debug, Clone)]
@@ -114,6 +114,9 @@ impl Sequencer {
     ) -> Result<Duration, DatabaseError> {
         let mut lease = self.bounded(Lease::acquire(&self.pool)).await?;
         let connection = lease.connection();
+        if !pool::takes_writes(connection, self.config.statement_timeout).await? {
+            return Err(DatabaseError::read_only_server());
+        }
         let mut pause = self.config.lease / 3;
         if !self.is_needed(connection).await? {
             pause = SEQUENCER_HOUSEKEEPING_INTERVAL;

@@ -1,6 +1,9 @@
-//! How a database numbers events and who tells listeners: settings of the database, the same for every process and language.
+//! How a database numbers events, who tells listeners, and whether it takes events at all: settings of the database, the same for every process
+//! and language.
 //!
 //! They are changed while writers go on. A change is recorded in `seqline.audit_log`.
+
+mod maintenance;
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,6 +13,8 @@ use sqlx::PgConnection;
 use crate::error::DatabaseError;
 use crate::limits::{STAGING_CLOSE_PAUSE, STAGING_CLOSE_WAIT};
 use crate::{deadline, sequencer, store};
+
+pub use self::maintenance::{MaintenanceChange, MaintenanceMode, set_maintenance};
 
 /// When events get their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +121,8 @@ pub struct Settings {
     pub notification: Notification,
     /// Appends are refused when so many transactions wait for the sequencer.
     pub staged_transactions_max: i64,
+    /// Whether the log takes events.
+    pub maintenance: MaintenanceMode,
 }
 
 impl Settings {
@@ -139,6 +146,7 @@ pub async fn settings(connection: &mut PgConnection) -> Result<Settings, Databas
         staging_open: stored.staging_open,
         notification: stored.notification.parse().map_err(unknown)?,
         staged_transactions_max: stored.staged_transactions_max,
+        maintenance: stored.maintenance.parse().map_err(unknown)?,
     })
 }
 
@@ -224,6 +232,9 @@ mod tests {
     #[test]
     fn names_are_read_back_and_others_are_told_what_there_is() {
         for value in Sequencing::ALL {
+            assert_eq!(value.to_string().parse(), Ok(value));
+        }
+        for value in MaintenanceMode::ALL {
             assert_eq!(value.to_string().parse(), Ok(value));
         }
         for value in Notification::ALL {

@@ -22,7 +22,7 @@ use crate::error::{DatabaseError, GapError, ReadError};
 use crate::event::StoredEvent;
 use crate::limits::{READ_EVENTS_MAX, STATEMENT_DEADLINE};
 use crate::listen::Listener;
-use crate::read;
+use crate::{listen, read};
 
 /// The application name of the tail's listening connection.
 pub const TAIL_APPLICATION_NAME: &str = "seqline-event-tail";
@@ -46,6 +46,9 @@ pub struct TailConfig {
     /// Events in one batch (`sync.tail_batch_size`): what a sink gets at once and what is in memory at most. At least 1,
     /// at most [`READ_EVENTS_MAX`].
     pub batch_size: u32,
+    /// Whether a connection listens for commits. Without it the tail looks every `poll_interval` and nothing else wakes it: for where
+    /// LISTEN is not to be had, such as behind a pooler in transaction mode.
+    pub listen: bool,
     /// Longest pause between two attempts to listen (`database.listen_reconnect_backoff_cap`).
     pub listen_reconnect_backoff_cap: Duration,
     /// How often a silent listening connection is asked whether it is alive (`database.listen_heartbeat_interval`).
@@ -62,6 +65,7 @@ impl Default for TailConfig {
             start: Start::Head,
             poll_interval: Duration::from_secs(1),
             batch_size: 500,
+            listen: true,
             listen_reconnect_backoff_cap: Duration::from_secs(30),
             listen_heartbeat_interval: Duration::from_secs(10),
             listen_heartbeat_timeout: Duration::from_secs(5),
@@ -147,7 +151,7 @@ pub struct Tail {
 
 impl Tail {
     /// Fixes the position where the tail starts. It reads through `pool` and listens over a connection of its own, made with
-    /// `listen`: with a pooler in between this one goes to the server itself.
+    /// `listen`: with a pooler in between this one goes to the server itself. Not if [`TailConfig::listen`] says so.
     ///
     /// # Errors
     ///
@@ -201,18 +205,18 @@ impl Tail {
     /// [`TailError`]: the process should end with it, so that nobody believes that events still fan out.
     pub async fn run(self, mut sinks: Vec<Box<dyn Sink>>, stop: CancellationToken) -> Result<(), TailError> {
         let wake = Notify::new();
-        let listener = Listener {
+        let listener = self.config.listen.then(|| Listener {
             options: self.listen.clone(),
             probe: self.pool.clone(),
             clock: self.clock.clone(),
             backoff: self.backoff(),
             heartbeat_interval: self.config.listen_heartbeat_interval,
             heartbeat_timeout: self.config.listen_heartbeat_timeout,
-        };
+        });
         // Both in one task: neither can outlive the other. On the heap, to keep the caller's future small.
         tokio::select! {
             result = Box::pin(self.follow(&wake, &mut sinks, &stop)) => result,
-            never = Box::pin(listener.run(&wake, &self.listening)) => match never {},
+            never = Box::pin(listen::run(listener, &wake, &self.listening)) => match never {},
         }
     }
 

@@ -2,8 +2,9 @@
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use seqline::settings::{Notification, Sequencing};
+use seqline::settings::{MaintenanceMode, Notification, Sequencing};
 
+use super::consumers::Confirm;
 use crate::limits::STAGED_TRANSACTIONS_MAX_MAX;
 use crate::output::grouped;
 
@@ -39,6 +40,15 @@ pub enum SettingsAction {
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
+    /// Refuse every append for a while, or take events again; reading, consumers and retention go on
+    Maintenance {
+        /// From the next append on
+        #[arg(value_parser = maintenance())]
+        value: MaintenanceMode,
+        /// Whether, and why.
+        #[command(flatten)]
+        confirm: Confirm,
+    },
     /// Refuse appends when so many transactions wait for their numbers
     StagedTransactionsMax {
         /// How many
@@ -58,6 +68,11 @@ fn sequencing() -> impl TypedValueParser<Value = Sequencing> {
 fn notification() -> impl TypedValueParser<Value = Notification> {
     PossibleValuesParser::new(Notification::ALL.map(Notification::as_str))
         .try_map(|text| text.parse::<Notification>())
+}
+
+fn maintenance() -> impl TypedValueParser<Value = MaintenanceMode> {
+    PossibleValuesParser::new(MaintenanceMode::ALL.map(MaintenanceMode::as_str))
+        .try_map(|text| text.parse::<MaintenanceMode>())
 }
 
 /// A number of transactions, also as the command prints it: `1,000,000`.

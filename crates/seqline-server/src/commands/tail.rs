@@ -45,8 +45,12 @@ pub(crate) async fn run(database: &DatabaseArgs, args: TailArgs) -> Result<(), F
         };
     }
     drop(connection);
-    let config =
-        TailConfig { start: Start::After(after), poll_interval: args.poll_interval, ..TailConfig::default() };
+    let config = TailConfig {
+        start: Start::After(after),
+        poll_interval: args.poll_interval,
+        listen: !args.no_listen,
+        ..TailConfig::default()
+    };
     let tail = Tail::new(pool, listen, config, Clock::system()).await?;
     Ok(tail.run(vec![Box::new(printer)], asked_to_stop()).await?)
 }

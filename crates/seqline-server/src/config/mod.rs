@@ -295,6 +295,7 @@ impl Config {
             statement_timeout: self.database.statement_timeout,
             lock_timeout: self.database.lock_timeout,
             idle_in_tx_timeout: self.database.idle_in_tx_timeout,
+            listen: true,
             listen_reconnect_backoff_cap: self.database.listen_reconnect_backoff_cap,
             listen_heartbeat_interval: self.database.listen_heartbeat_interval,
             listen_heartbeat_timeout: self.database.listen_heartbeat_timeout,

@@ -31,24 +31,35 @@ pub(crate) struct OpenTransaction {
     pub(crate) prepared: Option<String>,
 }
 
-/// Those that keep staging open: they hold what its end has to lock.
+/// What transactions have done that are looked for: they hold a lock on a table because of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum OpenWith {
+    /// They have staged events, which keeps staging open.
+    Staged,
+    /// They have appended, or staged events.
+    Appended,
+}
+
+/// Those that have done it and have not ended.
 pub(crate) async fn open_transactions(
     connection: &mut PgConnection,
+    what: OpenWith,
     limit: i64,
 ) -> Result<Vec<OpenTransaction>, sqlx::Error> {
     let rows = sqlx::query(
-        "SELECT l.pid, a.application_name, (
+        "SELECT DISTINCT l.pid, a.application_name, (
              SELECT p.gid FROM pg_locks x JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
              WHERE x.locktype = 'transactionid' AND x.virtualtransaction = l.virtualtransaction
                AND x.pid IS NULL AND l.pid IS NULL LIMIT 1
          ) AS gid
          FROM pg_locks l
          LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-         WHERE l.locktype = 'relation' AND l.granted AND l.relation = 'seqline.staged_transactions'::regclass AND l.mode = 'RowExclusiveLock'
+         WHERE l.locktype = 'relation' AND l.granted AND (l.relation = 'seqline.staged_transactions'::regclass OR $2 AND l.relation = 'seqline.pending_transactions'::regclass) AND l.mode = 'RowExclusiveLock'
            AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
          ORDER BY gid, l.pid LIMIT $1",
     )
     .bind(limit)
+    .bind(matches!(what, OpenWith::Appended))
     .fetch_all(connection)
     .await?;
     rows.iter()

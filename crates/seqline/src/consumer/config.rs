@@ -35,6 +35,9 @@ pub struct ConsumerConfig {
     /// again after that. A round whose handlers send no statements is kept alive between events; the closer this is to
     /// `event_timeout`, the more statements that takes, and below it an event can be ended early.
     pub idle_in_tx_timeout: Duration,
+    /// Whether a connection listens for commits (`database.listen`). Without it consumers look every `poll_interval` and nothing else
+    /// wakes them: for where LISTEN is not to be had, such as behind a pooler in transaction mode.
+    pub listen: bool,
     /// Longest pause between two attempts to listen (`database.listen_reconnect_backoff_cap`).
     pub listen_reconnect_backoff_cap: Duration,
     /// How often a silent listening connection is asked whether it is alive (`database.listen_heartbeat_interval`).
@@ -67,6 +70,7 @@ impl Default for ConsumerConfig {
             statement_timeout: STATEMENT_DEADLINE,
             lock_timeout: Duration::from_secs(5),
             idle_in_tx_timeout: Duration::from_secs(60),
+            listen: true,
             listen_reconnect_backoff_cap: Duration::from_secs(30),
             listen_heartbeat_interval: Duration::from_secs(10),
             listen_heartbeat_timeout: Duration::from_secs(5),

@@ -194,6 +194,11 @@ impl RoundError {
         self.has_sqlstate(|code| matches!(code, "40P01" | "55P03" | "40001"))
     }
 
+    /// Whether a write was refused because the server takes none.
+    pub(super) fn is_read_only_server(&self) -> bool {
+        self.has_sqlstate(|code| code == "25006")
+    }
+
     /// Whether a statement was refused because one before it had failed.
     pub(super) fn is_in_failed_transaction(&self) -> bool {
         self.has_sqlstate(|code| code == "25P02")
@@ -232,7 +237,7 @@ fn is_of_surroundings(error: &(dyn Error + 'static)) -> bool {
         Some(_) => return true,
     }
     // They say what the database reported and have no cause of their own.
-    if let Some(AppendError::Database(error)) = error.downcast_ref() {
+    if let Some(error) = error.downcast_ref::<AppendError>() {
         return error.is_retryable();
     }
     if let Some(error) = error.downcast_ref::<DatabaseError>() {

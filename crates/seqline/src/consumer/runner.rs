@@ -24,7 +24,7 @@ use super::tally::RoundTally;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::durable::DurableHead;
-use crate::listen::Listener;
+use crate::listen::{self, Listener};
 use crate::store::consumers::Division;
 
 /// The application name of the connection that wakes consumers.
@@ -51,7 +51,8 @@ pub struct Consumers {
 
 impl Consumers {
     /// No consumer yet. Rounds take their connections from `pool`: one for each lane that works at the same time. The
-    /// listening connection is its own, made with `listen`: with a pooler in between this one goes to the server itself.
+    /// listening connection is its own, made with `listen`: with a pooler in between this one goes to the server itself. There is none if
+    /// [`ConsumerConfig::listen`] says so.
     #[must_use]
     pub fn new(pool: PgPool, listen: PgConnectOptions, config: ConsumerConfig, clock: Clock) -> Self {
         Self {
@@ -146,14 +147,14 @@ impl Consumers {
         }
         let config = &self.shared.config;
         let commits = Notify::new();
-        let listener = Listener {
+        let listener = config.listen.then(|| Listener {
             options: self.listen.clone(),
             probe: self.shared.pool.clone(),
             clock: self.shared.clock.clone(),
             backoff: Backoff::new(config.poll_interval, config.listen_reconnect_backoff_cap),
             heartbeat_interval: config.listen_heartbeat_interval,
             heartbeat_timeout: config.listen_heartbeat_timeout,
-        };
+        });
         // What is dropped here ends with it: the listener, and tasks that are not done in time.
         tokio::select! {
             ended = ended(&mut tasks, &names, &stop) => ended,
@@ -161,7 +162,7 @@ impl Consumers {
                 tracing::warn!("event consumers did not end in time, their rounds are rolled back");
                 Ok(())
             }
-            never = Box::pin(listener.run(&commits, &self.listening)) => match never {},
+            never = Box::pin(listen::run(listener, &commits, &self.listening)) => match never {},
             never = wake_all(&commits, &lanes) => match never {},
             never = Box::pin(self.poll(&lanes)) => match never {},
         }

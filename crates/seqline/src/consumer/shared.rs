@@ -51,6 +51,9 @@ impl Shared {
         within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
             let positions = store::consumers::positions(lease.connection(), names).await?;
+            if positions.iter().any(|at| at.read_only_server) {
+                return Err(DatabaseError::read_only_server());
+            }
             lease.done();
             Ok(positions)
         })

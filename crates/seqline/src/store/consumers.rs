@@ -122,6 +122,8 @@ pub(crate) struct Position {
     pub(crate) standing: Standing,
     /// Whether a parked event is to be tried.
     pub(crate) due: bool,
+    /// Whether the server takes no writes, so that no round can be had.
+    pub(crate) read_only_server: bool,
 }
 
 impl Position {
@@ -137,7 +139,9 @@ pub(crate) async fn positions(
     names: &[&str],
 ) -> Result<Vec<Position>, sqlx::Error> {
     let rows = sqlx::query(
-        "SELECT name, lane, lanes, last_seq, goal, head, state, due FROM seqline.consumer_positions($1)",
+        "SELECT name, lane, lanes, last_seq, goal, head, state, due,
+             pg_catalog.current_setting('transaction_read_only') = 'on'
+         FROM seqline.consumer_positions($1)",
     )
     .bind(names)
     .fetch_all(connection)
@@ -157,6 +161,7 @@ pub(crate) async fn positions(
                     _ => Standing::Active,
                 },
                 due: row.try_get(7)?,
+                read_only_server: row.try_get(8)?,
             })
         })
         .collect()

@@ -5,6 +5,7 @@
 
 pub(crate) mod append;
 pub(crate) mod commit;
+pub(crate) mod connection;
 pub(crate) mod consumer_views;
 pub(crate) mod consumers;
 pub(crate) mod durable;

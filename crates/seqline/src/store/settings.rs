@@ -30,11 +30,12 @@ pub(crate) struct NumberingSettings {
     pub(crate) staging_open: bool,
     pub(crate) notification: String,
     pub(crate) staged_transactions_max: i64,
+    pub(crate) maintenance: String,
 }
 
 pub(crate) async fn numbering(connection: &mut PgConnection) -> Result<NumberingSettings, sqlx::Error> {
     let row = sqlx::query(
-        "SELECT sequencing, staging_open, notification, staged_transactions_max FROM seqline.settings",
+        "SELECT sequencing, staging_open, notification, staged_transactions_max, maintenance FROM seqline.settings",
     )
     .fetch_one(connection)
     .await?;
@@ -43,6 +44,7 @@ pub(crate) async fn numbering(connection: &mut PgConnection) -> Result<Numbering
         staging_open: row.try_get(1)?,
         notification: row.try_get(2)?,
         staged_transactions_max: row.try_get(3)?,
+        maintenance: row.try_get(4)?,
     })
 }
 
@@ -80,4 +82,34 @@ pub(crate) async fn set_staged_transactions_max(
         .bind(why)
         .fetch_one(connection)
         .await
+}
+
+pub(crate) async fn set_maintenance(
+    connection: &mut PgConnection,
+    maintenance: &str,
+    why: Option<&str>,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT seqline.set_maintenance($1, $2)")
+        .bind(maintenance)
+        .bind(why)
+        .fetch_one(connection)
+        .await
+}
+
+pub(crate) async fn refuse_older_snapshots(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT seqline.refuse_older_snapshots()").execute(connection).await?;
+    Ok(())
+}
+
+/// The transactions that have appended or staged something and have not ended, by a name that no later one has.
+pub(crate) async fn open_transactions(connection: &mut PgConnection) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT DISTINCT l.virtualtransaction
+         FROM pg_catalog.pg_locks l
+         WHERE l.locktype = 'relation' AND l.granted AND l.mode = 'RowExclusiveLock'
+             AND l.relation IN ('seqline.pending_transactions'::regclass, 'seqline.staged_transactions'::regclass)
+             AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())",
+    )
+    .fetch_all(connection)
+    .await
 }

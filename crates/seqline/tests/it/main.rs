@@ -11,6 +11,7 @@ mod isolation;
 mod jobs;
 mod migrations;
 mod mutations;
+mod modes;
 mod numbering;
 mod partitions;
 mod poll;

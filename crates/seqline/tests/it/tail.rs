@@ -34,6 +34,7 @@ fn config(start: Start) -> TailConfig {
         start,
         poll_interval: POLL,
         batch_size: 10,
+        listen: true,
         listen_reconnect_backoff_cap: POLL,
         listen_heartbeat_interval: HEARTBEAT,
         listen_heartbeat_timeout: DEADLINE,
@@ -42,7 +43,7 @@ fn config(start: Start) -> TailConfig {
 }
 
 /// For the system's clock: polls and reconnects often.
-fn quick(start: Start) -> TailConfig {
+pub(crate) fn quick(start: Start) -> TailConfig {
     let step = Duration::from_millis(20);
     TailConfig { poll_interval: step, listen_reconnect_backoff_cap: step, ..config(start) }
 }
@@ -92,18 +93,23 @@ impl Sink for Recorder {
 }
 
 /// A tail that runs on a task, as a reader.
-struct Running {
+pub(crate) struct Running {
     taken: Taken,
     head: watch::Receiver<i64>,
-    listening: watch::Receiver<bool>,
-    stop: CancellationToken,
+    pub(crate) listening: watch::Receiver<bool>,
+    pub(crate) stop: CancellationToken,
     task: JoinHandle<Result<(), TailError>>,
     /// Lets the sink take what it was given.
     open: watch::Sender<bool>,
 }
 
 impl Running {
-    async fn start(pool: PgPool, listen: PgConnectOptions, config: TailConfig, clock: Clock) -> Self {
+    pub(crate) async fn start(
+        pool: PgPool,
+        listen: PgConnectOptions,
+        config: TailConfig,
+        clock: Clock,
+    ) -> Self {
         let (taken, open) = (Taken::default(), watch::Sender::new(true));
         let sink = Recorder { place: 0, taken: taken.clone(), open: open.subscribe() };
         let tail = Tail::new(pool, listen, config, clock).await.expect("the head can be read");
@@ -126,7 +132,7 @@ impl Running {
         *self.head.borrow()
     }
 
-    async fn reaches(&mut self, seq: i64) {
+    pub(crate) async fn reaches(&mut self, seq: i64) {
         let reached = tokio::time::timeout(DEADLINE, self.head.wait_for(|head| *head >= seq)).await;
         let _ = reached.unwrap_or_else(|_| panic!("the tail did not reach {seq}")).expect("the tail runs");
     }
@@ -140,7 +146,7 @@ impl Running {
     }
 
     /// How it ends, which must be soon.
-    async fn ends(self) -> Result<(), TailError> {
+    pub(crate) async fn ends(self) -> Result<(), TailError> {
         tokio::time::timeout(DEADLINE, self.task)
             .await
             .expect("the tail ends soon")

@@ -214,6 +214,9 @@ fn refusal(error: &AppendError) -> Option<String> {
 fn of_append(error: AppendError) -> Attempt {
     if refusal(&error).is_some() {
         Attempt::OneByOne
+    } else if matches!(error, AppendError::ReadOnly { .. }) {
+        // For longer than it is tried again.
+        Attempt::Failed(error.into())
     } else if error.is_retryable() {
         Attempt::Retry(error.into())
     } else {

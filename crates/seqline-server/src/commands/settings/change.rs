@@ -12,6 +12,7 @@ use crate::commands::consumers::say;
 use crate::failure::Failure;
 use crate::limits::{NUMBER_POLL_INTERVAL, SEQUENCER_START_WAIT};
 use crate::output::{count, grouped};
+use crate::store::settings::OpenWith;
 
 /// What gives events their numbers after commit, for whoever has none of it running.
 const RUN_ONE: &str = "seqline serve --role worker runs one";
@@ -34,7 +35,7 @@ pub(super) async fn sequencing(
     json: bool,
 ) -> Result<(), Failure> {
     let change = settings::set_sequencing(connection, value, why).await.map_err(failed)?;
-    let open = if change.complete { Vec::new() } else { super::open(connection).await? };
+    let open = if change.complete { Vec::new() } else { super::open(connection, OpenWith::Staged).await? };
     let sequencer = sequencer_runs(connection).await?;
     let (when, next) = match value {
         Sequencing::AfterCommit => ("after commit", ", by the sequencer".to_owned()),
@@ -160,7 +161,7 @@ pub(super) async fn staged_transactions_max(
     Ok(())
 }
 
-fn failed(error: DatabaseError) -> Failure {
+pub(super) fn failed(error: DatabaseError) -> Failure {
     const LOCK_NOT_AVAILABLE: &str = "55P03";
     // What waits is numbered on the way, as by a COMMIT.
     const CHECK_VIOLATION: &str = "23514";

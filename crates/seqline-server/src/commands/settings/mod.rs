@@ -3,6 +3,7 @@
 //! A change takes effect at once and can be taken back, so there is no dry run. It is said what happens next.
 
 mod change;
+mod maintenance;
 
 use seqline::settings::{Sequencing, Settings};
 use seqline::{DatabaseError, settings};
@@ -14,7 +15,7 @@ use crate::cli::{DatabaseArgs, SettingsAction, SettingsArgs};
 use crate::failure::Failure;
 use crate::limits::OPEN_TRANSACTIONS_MAX;
 use crate::output::grouped;
-use crate::store::settings as store;
+use crate::store::settings::{self as store, OpenWith};
 use crate::{connect, output};
 
 pub(crate) async fn run(database: &DatabaseArgs, args: SettingsArgs) -> Result<(), Failure> {
@@ -27,6 +28,9 @@ pub(crate) async fn run(database: &DatabaseArgs, args: SettingsArgs) -> Result<(
         }
         Some(SettingsAction::Notification { value, reason }) => {
             change::notification(connection, value, reason.as_deref(), json).await
+        }
+        Some(SettingsAction::Maintenance { value, confirm }) => {
+            maintenance::run(connection, value, &confirm, json).await
         }
         Some(SettingsAction::StagedTransactionsMax { value, reason }) => {
             change::staged_transactions_max(connection, value, reason.as_deref(), json).await
@@ -42,6 +46,7 @@ struct Report {
     open: Vec<Open>,
     notification: &'static str,
     staged_transactions_max: i64,
+    maintenance: &'static str,
     #[serde(flatten)]
     limits: Map<String, Value>,
 }
@@ -50,7 +55,7 @@ async fn show(connection: &mut PgConnection, json: bool) -> Result<(), Failure> 
     let settings = settings::settings(connection).await?;
     let limits = store::limits(connection).await.map_err(DatabaseError::from)?;
     let complete = is_complete(&settings);
-    let open = if complete { Vec::new() } else { open(connection).await? };
+    let open = if complete { Vec::new() } else { open(connection, OpenWith::Staged).await? };
     if json {
         return output::json(&Report {
             sequencing: settings.sequencing.as_str(),
@@ -58,6 +63,7 @@ async fn show(connection: &mut PgConnection, json: bool) -> Result<(), Failure> 
             open,
             notification: settings.notification.as_str(),
             staged_transactions_max: settings.staged_transactions_max,
+            maintenance: settings.maintenance.as_str(),
             limits: limits.into_iter().map(|(name, value)| (name, value.into())).collect(),
         });
     }
@@ -66,6 +72,7 @@ async fn show(connection: &mut PgConnection, json: bool) -> Result<(), Failure> 
         ("sequencing".to_owned(), format!("{}{change}", settings.sequencing)),
         ("notification".to_owned(), settings.notification.to_string()),
         ("staged_transactions_max".to_owned(), grouped(settings.staged_transactions_max)),
+        ("maintenance".to_owned(), settings.maintenance.to_string()),
     ];
     lines.extend(limits.into_iter().map(|(name, value)| (name, grouped(value))));
     lines.into_iter().try_for_each(|(name, value)| output::line(format!("{name:<28}{value}")))
@@ -88,9 +95,9 @@ struct Open {
 }
 
 /// The first of them.
-async fn open(connection: &mut PgConnection) -> Result<Vec<Open>, Failure> {
+async fn open(connection: &mut PgConnection, what: OpenWith) -> Result<Vec<Open>, Failure> {
     let limit = OPEN_TRANSACTIONS_MAX as i64;
-    let found = store::open_transactions(connection, limit).await.map_err(DatabaseError::from)?;
+    let found = store::open_transactions(connection, what, limit).await.map_err(DatabaseError::from)?;
     let open = |found: store::OpenTransaction| Open {
         pid: found.pid,
         application: found.application.filter(|name| !name.is_empty()),
@@ -99,8 +106,8 @@ async fn open(connection: &mut PgConnection) -> Result<Vec<Open>, Failure> {
     Ok(found.into_iter().map(open).collect())
 }
 
-/// Why a change is not complete, and what happens.
-fn still_open(open: &[Open]) -> String {
+/// Which they are, with commas between.
+fn names(open: &[Open]) -> String {
     let name = |open: &Open| match (&open.prepared, open.pid) {
         (Some(prepared), _) => format!("prepared transaction {}", output::shortened(prepared, 60)),
         (None, pid) => {
@@ -111,12 +118,16 @@ fn still_open(open: &[Open]) -> String {
             }
         }
     };
-    let names: Vec<String> = open.iter().map(name).collect();
-    match names.as_slice() {
+    open.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// Why a change is not complete, and what happens.
+fn still_open(open: &[Open]) -> String {
+    match open {
         [] => "not complete: a sequencer completes it soon".to_owned(),
-        names => format!(
+        open => format!(
             "not complete: still open is {}. A sequencer completes it when that has ended",
-            names.join(", ")
+            names(open)
         ),
     }
 }

@@ -1,7 +1,7 @@
 //! How events are numbered and what waits for it, in `seqline status`.
 
 use seqline::limits::STAGED_COUNT_MAX;
-use seqline::settings::{Sequencing, Settings};
+use seqline::settings::{MaintenanceMode, Sequencing, Settings};
 use seqline::status::Staged;
 use serde::Serialize;
 use time::OffsetDateTime;
@@ -19,6 +19,7 @@ pub(super) struct Numbering {
     /// Whether the last change of it is.
     complete: bool,
     notification: &'static str,
+    maintenance: &'static str,
     staged_transactions: i64,
     staged_transactions_max: i64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -34,6 +35,7 @@ pub(super) fn numbering(settings: &Settings, staged: &Staged, now: OffsetDateTim
         sequencing: settings.sequencing.as_str(),
         complete: is_complete(settings),
         notification: settings.notification.as_str(),
+        maintenance: settings.maintenance.as_str(),
         staged_transactions: staged.transactions,
         staged_transactions_max: settings.staged_transactions_max,
         oldest_staged_at: staged.oldest_at.map(rfc3339),
@@ -58,6 +60,12 @@ fn lines(settings: &Settings, staged: &Staged, now: OffsetDateTime) -> Vec<(&'st
     let may_wait = settings.sequencing == Sequencing::AfterCommit || settings.staging_open;
     if may_wait || staged.transactions > 0 {
         lines.push(("staged", waiting(settings, staged, now)));
+    }
+    if settings.maintenance == MaintenanceMode::ReadOnly {
+        lines.push((
+            "maintenance",
+            "read_only, appends are refused: seqline settings maintenance off ends it".to_owned(),
+        ));
     }
     lines
 }

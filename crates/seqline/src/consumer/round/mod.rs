@@ -189,6 +189,10 @@ impl Rounds<'_> {
     async fn look(&self, connection: &mut PgConnection) -> Result<Look, RoundError> {
         let positions = self.ask(store::consumers::positions(connection, &[self.name.as_str()])).await?;
         let Some(any) = positions.first() else { return Err(RoundError::MissingCursor) };
+        if any.read_only_server {
+            // What is new is on another server, as after a failover. Whoever hears this gets another connection.
+            return Err(DatabaseError::read_only_server().into());
+        }
         match any.standing {
             Standing::Active => {}
             Standing::Paused => return Ok(Look::Nothing(RoundResult::PAUSED)),
@@ -342,11 +346,12 @@ fn leaves_connection_usable(error: &RoundError) -> bool {
         | RoundError::TimedOut { .. }
         | RoundError::NestedTransaction { .. }
         | RoundError::TransactionEnded { .. } => false,
-        RoundError::Database(error) => !error.is_connection_failure(),
+        RoundError::Database(error) => !error.spoils_connection(),
+        RoundError::Commit(CommitError::Database(error)) => !error.spoils_connection(),
         RoundError::Commit(error) => error.had_no_effect(),
-        RoundError::Jobs { source: JobError::Database(error), .. } => !error.is_connection_failure(),
+        RoundError::Jobs { source: JobError::Database(error), .. } => !error.spoils_connection(),
+        RoundError::Handler { .. } => !error.is_read_only_server(),
         RoundError::Jobs { .. }
-        | RoundError::Handler { .. }
         | RoundError::Appended { .. }
         | RoundError::TransactionFailed { .. }
         | RoundError::CursorMoved { .. }

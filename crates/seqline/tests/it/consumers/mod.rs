@@ -81,6 +81,7 @@ pub(crate) fn config() -> ConsumerConfig {
         statement_timeout: DEADLINE,
         lock_timeout: DEADLINE,
         idle_in_tx_timeout: 4 * DEADLINE,
+        listen: true,
         listen_reconnect_backoff_cap: POLL,
         listen_heartbeat_interval: 1000 * HEARTBEAT,
         listen_heartbeat_timeout: DEADLINE,

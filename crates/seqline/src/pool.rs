@@ -1,0 +1,59 @@
+//! Connections that lead to a server that takes writes.
+//!
+//! After a failover the address of the database leads to the new primary, and the connections of a pool may still lead to the old one, a
+//! standby by now: they work, and no write ever does. What the library does over a pool gives up such a connection when a write is
+//! refused, or when it finds that out before. [`only_for_writes`] does the same for whatever else goes over a pool.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use sqlx::postgres::PgPoolOptions;
+
+use crate::deadline::within;
+use crate::error::DatabaseError;
+use crate::limits::{NETWORK_MARGIN, READ_ONLY_CHECK_AFTER};
+use crate::store;
+
+/// Lets a pool hand out no connection to a server that takes no writes, such as a standby: one that was not used for
+/// [`READ_ONLY_CHECK_AFTER`] is asked first, and closed if so. For programs that write; what reads from a standby needs a pool of its own.
+///
+/// ```no_run
+/// use sqlx::postgres::PgPoolOptions;
+///
+/// # async fn example() -> Result<(), sqlx::Error> {
+/// let pool = seqline::pool::only_for_writes(PgPoolOptions::new())
+///     .connect("postgres://seqline@db.example.com/app")
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use]
+pub fn only_for_writes(options: PgPoolOptions) -> PgPoolOptions {
+    options.before_acquire(|connection, meta| {
+        Box::pin(async move {
+            if meta.idle_for < READ_ONLY_CHECK_AFTER {
+                return Ok(true);
+            }
+            match takes_writes(connection, NETWORK_MARGIN).await {
+                Ok(takes_writes) => Ok(takes_writes),
+                Err(error) => Err(error.into_source()),
+            }
+        })
+    })
+}
+
+/// Whether the server takes writes.
+pub(crate) async fn takes_writes(
+    connection: &mut PgConnection,
+    limit: Duration,
+) -> Result<bool, DatabaseError> {
+    within(limit, async { Ok(store::connection::takes_writes(connection).await?) }).await
+}
+
+/// Ends the session of a connection that somebody else will give back to its pool, which then finds it broken. Only where nothing can have
+/// been written.
+pub(crate) async fn end_session(connection: &mut PgConnection) {
+    let ended = within(NETWORK_MARGIN, async { Ok(store::connection::end_session(connection).await?) });
+    // As a rule it says that it was ended.
+    let _: Result<(), DatabaseError> = ended.await;
+}

@@ -1,0 +1,4 @@
+//! What a database, a server or a network that is not as usual does to the log and its consumers.
+
+mod poll_only;
+mod read_only;
