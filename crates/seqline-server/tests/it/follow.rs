@@ -121,3 +121,17 @@ async fn a_reader_of_the_output_that_has_seen_enough_is_no_failure() {
     let outcome = running.end().await;
     assert_eq!((outcome.code(), outcome.stderr.as_str()), (Some(0), ""), "{outcome:?}");
 }
+
+#[tokio::test]
+async fn it_can_be_told_not_to_listen() {
+    let db = TestDb::new().await;
+    // Nobody would answer there, and it would be said.
+    let nowhere = format!("postgres://127.0.0.1:{}/nowhere", closed_port());
+    let mut running =
+        follow(&db, &["--no-listen", "--poll-interval", "20ms", "--listen-url", &nowhere]).await;
+    for n in 1..=3 {
+        append(&db.app(), [n]).await;
+        expect(&mut running, [n]).await;
+    }
+    interrupt(running).await;
+}

@@ -12,6 +12,7 @@ mod follow;
 mod help;
 mod import;
 mod jobs;
+mod maintenance;
 mod migrate;
 mod ops;
 mod parked;

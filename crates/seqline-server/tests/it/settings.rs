@@ -32,7 +32,7 @@ async fn all_settings_that_the_database_enforces_are_shown() {
     let text = settings(&db, "").await;
     assert!(
         text.starts_with(
-            "sequencing                  at_commit\nnotification                in_transaction\nstaged_transactions_max     1,000,000\nevent_payload_max_bytes     65,536\n"
+            "sequencing                  at_commit\nnotification                in_transaction\nstaged_transactions_max     1,000,000\nmaintenance                 off\nevent_payload_max_bytes     65,536\n"
         ),
         "{text}"
     );
@@ -200,7 +200,12 @@ async fn how_much_may_wait_can_be_changed() {
     assert_eq!(audited.last(), Some(&changed(3, 2, None)));
 }
 
-const CHANGES: [&str; 3] = ["sequencing after_commit", "notification off", "staged-transactions-max 17"];
+const CHANGES: [&str; 4] = [
+    "sequencing after_commit",
+    "notification off",
+    "staged-transactions-max 17",
+    "maintenance read_only --yes",
+];
 
 #[tokio::test]
 async fn a_reason_that_is_too_long_is_refused() {
@@ -234,7 +239,7 @@ async fn an_older_schema_has_to_be_migrated() {
         &db,
         "ALTER TABLE seqline.settings DROP COLUMN sequencing CASCADE;
          DROP FUNCTION seqline.set_sequencing; DROP FUNCTION seqline.set_notification;
-         DROP FUNCTION seqline.set_staged_transactions_max;
+         DROP FUNCTION seqline.set_staged_transactions_max; DROP FUNCTION seqline.set_maintenance;
          DELETE FROM seqline.schema_version WHERE version > 17",
     )
     .await;

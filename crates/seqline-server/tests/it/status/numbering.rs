@@ -23,7 +23,7 @@ async fn at_commit_is_one_line() {
     assert_eq!(lines(&db).await, [told]);
     assert_eq!(
         json_of(&db, &["status"]).await["numbering"],
-        json!({"sequencing": "at_commit", "complete": true, "notification": "in_transaction",
+        json!({"sequencing": "at_commit", "complete": true, "notification": "in_transaction", "maintenance": "off",
             "staged_transactions": 0, "staged_transactions_max": 1_000_000, "sequencer": false})
     );
     as_admin(&db, "UPDATE seqline.settings SET notification = 'off'").await;

@@ -128,7 +128,10 @@ async fn a_snapshot_of_before_the_change_cannot_stage_behind_it() {
     let error = sqlx::raw_sql("COMMIT").execute(&mut old).await.unwrap_err();
     let error = error.as_database_error().unwrap();
     assert_eq!(error.code().unwrap(), "40001");
-    assert_eq!(error.message(), "numbering was changed to at_commit after this transaction began");
+    assert_eq!(
+        error.message(),
+        "the log was made read only, or numbering changed to at_commit, after this transaction began"
+    );
     old.close().await.unwrap();
     append(&db.producer(), [2]).await;
     assert_eq!(logged(&db).await, [2]);
