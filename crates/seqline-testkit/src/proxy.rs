@@ -48,6 +48,7 @@ enum Mode {
 #[derive(Debug)]
 pub struct FaultProxy {
     addr: SocketAddr,
+    target: watch::Sender<SocketAddr>,
     weather: watch::Sender<Weather>,
     requests: Arc<AtomicU64>,
     accepting: JoinHandle<()>,
@@ -64,8 +65,9 @@ impl FaultProxy {
         let addr = listener.local_addr()?;
         let (weather, forecast) = watch::channel(Weather::default());
         let requests = Arc::default();
-        let accepting = tokio::spawn(accept(listener, target, forecast, Arc::clone(&requests)));
-        Ok(FaultProxy { addr, weather, requests, accepting })
+        let (target, leads_to) = watch::channel(target);
+        let accepting = tokio::spawn(accept(listener, leads_to, forecast, Arc::clone(&requests)));
+        Ok(FaultProxy { addr, target, weather, requests, accepting })
     }
 
     /// Where to connect.
@@ -98,6 +100,11 @@ impl FaultProxy {
     /// for one transaction looks like to LISTEN: it succeeds, and nothing is ever heard.
     pub fn drop_notifications(&self) {
         self.weather.send_modify(|weather| weather.notifications_dropped = true);
+    }
+
+    /// New connections lead to another address, as the name of a database does after a failover. Those that exist stay where they are.
+    pub fn lead_to(&self, target: SocketAddr) {
+        self.target.send_replace(target);
     }
 
     /// Back to a network without faults. Notifications that were dropped do not come again.
@@ -138,7 +145,7 @@ impl Drop for FaultProxy {
 
 async fn accept(
     listener: TcpListener,
-    target: SocketAddr,
+    target: watch::Receiver<SocketAddr>,
     weather: watch::Receiver<Weather>,
     requests: Arc<AtomicU64>,
 ) {
@@ -155,6 +162,7 @@ async fn accept(
             reset(&client);
             continue;
         }
+        let target = *target.borrow();
         connections.spawn(serve(client, target, weather.clone(), cuts, Arc::clone(&requests)));
     }
 }
@@ -372,6 +380,18 @@ mod tests {
         let started = Instant::now();
         ask(&mut stream, 8).await.unwrap();
         assert!(started.elapsed() >= 2 * SHORT);
+    }
+
+    #[tokio::test]
+    async fn new_connections_lead_elsewhere_and_old_ones_stay() {
+        let (proxy, mut stream) = through().await;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        proxy.lead_to(listener.local_addr().unwrap());
+        let mut newcomer = TcpStream::connect(proxy.addr()).await.unwrap();
+        let (mut other, _) = listener.accept().await.unwrap();
+        other.write_u8(7).await.unwrap();
+        assert_eq!(newcomer.read_u8().await.unwrap(), 7);
+        assert_eq!(ask(&mut stream, 1).await.unwrap(), 1);
     }
 
     #[tokio::test]

@@ -113,7 +113,7 @@ pub(crate) async fn database() -> TestDb {
     db
 }
 
-async fn make_effects(db: &TestDb) {
+pub(crate) async fn make_effects(db: &TestDb) {
     sqlx::raw_sql(
         "CREATE TABLE effects (
              id bigserial, consumer text NOT NULL, seq bigint NOT NULL, xid xid8 NOT NULL DEFAULT pg_current_xact_id())",

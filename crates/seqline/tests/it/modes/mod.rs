@@ -1,4 +1,5 @@
 //! What a database, a server or a network that is not as usual does to the log and its consumers.
 
+mod failover;
 mod poll_only;
 mod read_only;
