@@ -136,13 +136,24 @@ pub(crate) async fn refuse_older_schema(connection: &mut PgConnection) -> Result
     }
 }
 
-/// A pool, after a connection of its own has been tried, so that a wrong URL or an unknown schema is told at once.
+/// A pool for what writes, after a connection of its own has been tried, so that a wrong URL or an unknown schema is told at once. After a
+/// failover it does not stay with the old primary.
 pub(crate) async fn pool(options: &PgConnectOptions, connections: u32) -> Result<PgPool, Failure> {
+    pool_with(seqline::pool::only_for_writes(PgPoolOptions::new()), options, connections).await
+}
+
+/// A pool for what only reads, which a standby serves as well.
+pub(crate) async fn pool_to_read(options: &PgConnectOptions, connections: u32) -> Result<PgPool, Failure> {
+    pool_with(PgPoolOptions::new(), options, connections).await
+}
+
+async fn pool_with(
+    pool: PgPoolOptions,
+    options: &PgConnectOptions,
+    connections: u32,
+) -> Result<PgPool, Failure> {
     drop(connect_to_log(options).await?);
-    Ok(PgPoolOptions::new()
-        .max_connections(connections)
-        .acquire_timeout(CONNECT_TIMEOUT)
-        .connect_lazy_with(options.clone()))
+    Ok(pool.max_connections(connections).acquire_timeout(CONNECT_TIMEOUT).connect_lazy_with(options.clone()))
 }
 
 fn explain(options: &PgConnectOptions, error: DatabaseError) -> Failure {

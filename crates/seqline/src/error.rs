@@ -88,6 +88,11 @@ impl DatabaseError {
         Self(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::ReadOnlyFilesystem, NO_WRITES)))
     }
 
+    /// Nothing is done by a clock that is wrong.
+    pub(crate) fn wrong_clock(message: String) -> Self {
+        Self(sqlx::Error::InvalidArgument(message))
+    }
+
     fn is_of_connection(error: &sqlx::Error) -> bool {
         match error.as_database_error().and_then(|error| error.code()) {
             Some(code) => {

@@ -97,6 +97,10 @@ pub const PAUSED_QUEUES_MAX: usize = 100;
 /// How long a run of a periodic task counts as going on. After that whoever ran it is taken for dead.
 pub const TASK_LEASE: Duration = Duration::from_secs(5 * 60);
 
+/// How far the clock of a process may be from the database's for it to decide what is old enough to be dropped. Far more than clocks that are
+/// kept in step differ, and far less than any retention that people choose: a clock that jumps by hours or years shall not take the log with it.
+pub const CLOCK_SKEW_MAX: Duration = Duration::from_secs(5 * 60);
+
 /// Rows of each kind in the details of a consumer: what somebody reads. How many there are is told too.
 pub const DETAILS_ROWS_MAX: i64 = 20;
 

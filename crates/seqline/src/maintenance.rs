@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::deadline::{Lease, within};
 use crate::error::DatabaseError;
-use crate::limits::{STATEMENT_DEADLINE, TASK_LEASE};
+use crate::limits::{CLOCK_SKEW_MAX, STATEMENT_DEADLINE, TASK_LEASE};
 use crate::store;
 
 pub use self::holders::{HeldPartition, Holders, Holding, holders};
@@ -52,6 +52,9 @@ pub struct MaintenanceConfig {
     pub detach_attempts: u32,
     /// Pause between two attempts (`sync.detach_retry_pause`), in which those who queued behind it go on.
     pub detach_retry_pause: Duration,
+    /// How far the clock that is used may be from the database's ([`CLOCK_SKEW_MAX`]). Beyond that nothing is closed or dropped, and the run
+    /// ends with an error.
+    pub clock_skew_max: Duration,
     /// How long one step may take before its connection is given up (`database.statement_timeout`).
     pub statement_timeout: Duration,
 }
@@ -67,6 +70,7 @@ impl Default for MaintenanceConfig {
             detach_lock_timeout_max: Duration::from_secs(1),
             detach_attempts: 5,
             detach_retry_pause: Duration::from_millis(500),
+            clock_skew_max: CLOCK_SKEW_MAX,
             statement_timeout: STATEMENT_DEADLINE,
         }
     }
@@ -127,7 +131,8 @@ impl Maintenance {
     ///
     /// # Errors
     ///
-    /// [`DatabaseError`] when the database refuses a step or does not answer; those before it stay. Others who use the log and
+    /// [`DatabaseError`] when the database refuses a step or does not answer, or the clock is [wrong](MaintenanceConfig::clock_skew_max);
+    /// those before it stay. Others who use the log and
     /// so are in the way of a detach are not an error but [`MaintenanceReport::postponed`].
     pub async fn run(&self) -> Result<MaintenanceReport, DatabaseError> {
         self.run_until(&CancellationToken::new()).await
@@ -146,6 +151,7 @@ impl Maintenance {
         let cutoff = before(now, self.config.retention);
         let held_cutoff = before(cutoff, self.config.retention_hold);
         let mut report = MaintenanceReport { created: self.ensure().await?, ..Default::default() };
+        self.require_the_time(now).await?;
         let closed = self.detach(Step::Close { opened_before }, stop).await;
         loop {
             let Some(done) = self.detach(Step::Drop { cutoff, held_cutoff }, stop).await? else {
@@ -246,6 +252,26 @@ impl Maintenance {
             Ok(claimed)
         })
         .await
+    }
+
+    /// Ages are told by the clock of this process, and events have the times of the database.
+    async fn require_the_time(&self, now: OffsetDateTime) -> Result<(), DatabaseError> {
+        let of_database = within(self.config.statement_timeout, async {
+            let mut lease = Lease::acquire(&self.pool).await?;
+            let now = store::connection::now(lease.connection()).await?;
+            lease.done();
+            Ok::<_, DatabaseError>(now)
+        })
+        .await?;
+        let skew = now - of_database;
+        if skew.unsigned_abs() <= self.config.clock_skew_max {
+            return Ok(());
+        }
+        let direction = if skew.is_positive() { "ahead of" } else { "behind" };
+        Err(DatabaseError::wrong_clock(format!(
+            "the clock of this process is {} s {direction} the database's: nothing is closed or dropped by it",
+            skew.unsigned_abs().as_secs()
+        )))
     }
 
     async fn finish(&self, started_at: OffsetDateTime) -> Result<(), DatabaseError> {

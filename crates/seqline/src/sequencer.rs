@@ -121,14 +121,11 @@ impl Sequencer {
         if !self.is_needed(connection).await? {
             pause = SEQUENCER_HOUSEKEEPING_INTERVAL;
         } else if self.bounded(self.hold(connection)).await? {
-            self.work(connection, stop).await?;
+            self.work(connection, stop, &mut *outage_said, &mut *backoff).await?;
             self.bounded(async { Ok(store::sequencer::release(connection, self.id).await?) }).await?;
         }
         lease.done();
-        if std::mem::take(outage_said) {
-            tracing::info!("sequencer recovered");
-        }
-        backoff.reset();
+        goes_on(outage_said, backoff);
         Ok(pause)
     }
 
@@ -142,6 +139,8 @@ impl Sequencer {
         &self,
         connection: &mut PgConnection,
         stop: &CancellationToken,
+        outage_said: &mut bool,
+        backoff: &mut Backoff,
     ) -> Result<(), DatabaseError> {
         // From what was noted each time: what was remembered from before an outage can be of a history that was not durable.
         let mut window = self.bounded(noted(connection)).await?;
@@ -155,6 +154,7 @@ impl Sequencer {
                 }
             }
             let batch = self.batch(connection, &window).await?;
+            goes_on(outage_said, backoff);
             window.after(&batch);
             if !batch.taken.is_empty() {
                 last_event = Stopwatch::start();
@@ -222,6 +222,14 @@ impl Sequencer {
     ) -> Result<T, DatabaseError> {
         within(self.config.statement_timeout, statement).await
     }
+}
+
+/// What failed before works.
+fn goes_on(outage_said: &mut bool, backoff: &mut Backoff) {
+    if std::mem::take(outage_said) {
+        tracing::info!("sequencer recovered");
+    }
+    backoff.reset();
 }
 
 /// Those that a transaction needs for these numbers, and those that are kept ahead.

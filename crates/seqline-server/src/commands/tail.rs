@@ -18,7 +18,7 @@ use crate::limits::DURABLE_SILENCE_MAX;
 pub(crate) async fn run(database: &DatabaseArgs, args: TailArgs) -> Result<(), Failure> {
     let options = connect::options(database)?;
     let listen = connect::listen_options(args.listen_url.as_deref(), &options)?;
-    let pool = connect::pool(&options, 2).await?;
+    let pool = connect::pool_to_read(&options, 2).await?;
     let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
     let head = read::head(&mut connection).await?;
     let after = match args.after {

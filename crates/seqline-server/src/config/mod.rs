@@ -23,6 +23,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use seqline::consumer::{ConsumerConfig, Filter};
+use seqline::limits::CLOCK_SKEW_MAX;
 use seqline::maintenance::MaintenanceConfig;
 use seqline::sequencer::SequencerConfig;
 use seqline::tail::{Start, TailConfig};
@@ -237,6 +238,7 @@ impl Config {
             detach_lock_timeout_max: self.sync.detach_lock_timeout_max,
             detach_attempts: self.sync.detach_attempts,
             detach_retry_pause: self.sync.detach_retry_pause,
+            clock_skew_max: CLOCK_SKEW_MAX,
             statement_timeout: self.database.statement_timeout,
         }
     }

@@ -1,6 +1,7 @@
 //! What is asked of a connection itself.
 
 use sqlx::PgConnection;
+use time::OffsetDateTime;
 
 /// Whether the server takes writes: it is no standby, and its transactions are not read-only unless they say otherwise. Outside a
 /// transaction.
@@ -16,4 +17,9 @@ pub(crate) async fn end_session(connection: &mut PgConnection) -> Result<(), sql
         .execute(connection)
         .await?;
     Ok(())
+}
+
+/// What time it is on the server.
+pub(crate) async fn now(connection: &mut PgConnection) -> Result<OffsetDateTime, sqlx::Error> {
+    sqlx::query_scalar("SELECT pg_catalog.clock_timestamp()").fetch_one(connection).await
 }
