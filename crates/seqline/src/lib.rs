@@ -31,6 +31,7 @@
 //! | [`read`] | pages of the log, its two ends |
 //! | [`envelope`] | the one JSON form in which an event leaves |
 //! | [`durable`] | how far the log may be handed out |
+//! | [`identity`] | whether this is the server and the history that the numbers belong to |
 //! | [`tail`] | follow the log and hand it to sinks |
 //! | [`consumer`] | handle every event exactly once, in your database |
 //! | [`job`] | hand work to a job queue, in the same transaction |
@@ -58,6 +59,7 @@ pub mod commit;
 pub mod consumer;
 pub mod durable;
 pub mod envelope;
+pub mod identity;
 pub mod job;
 pub mod maintenance;
 pub mod migrate;

@@ -9,6 +9,7 @@ pub(crate) mod connection;
 pub(crate) mod consumer_views;
 pub(crate) mod consumers;
 pub(crate) mod durable;
+pub(crate) mod identity;
 pub(crate) mod jobs;
 pub(crate) mod listen;
 pub(crate) mod migrations;

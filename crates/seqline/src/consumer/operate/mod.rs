@@ -34,7 +34,7 @@ pub enum Mode<'a> {
 }
 
 impl<'a> Mode<'a> {
-    fn parts(self) -> (bool, Option<&'a str>) {
+    pub(crate) fn parts(self) -> (bool, Option<&'a str>) {
         match self {
             Self::Plan => (false, None),
             Self::Apply { why } => (true, why),
