@@ -177,7 +177,9 @@ impl From<TailError> for Failure {
                 Ok(error) => (*error).into(),
                 Err(source) => Self::Unexpected(source.to_string()),
             },
-            TailError::Expired { .. } | TailError::AheadOfHead { .. } => Self::Refused(error.to_string()),
+            TailError::Expired { .. } | TailError::AheadOfHead { .. } | TailError::OtherHistory { .. } => {
+                Self::Refused(error.to_string())
+            }
             error => Self::Unexpected(error.to_string()),
         }
     }

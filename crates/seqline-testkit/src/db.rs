@@ -149,6 +149,22 @@ impl TestDb {
         .await
     }
 
+    /// A copy of a database of this server, as `CREATE DATABASE .. TEMPLATE ..` makes it. Connections to that one are ended.
+    pub async fn copy_of(original: &TestDb, server: &TestServer) -> TestDb {
+        must(async {
+            let db = TestDb::named(server);
+            original.pools.iter().filter_map(OnceLock::get).for_each(|pool| drop(pool.close()));
+            let others = format!(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{}'",
+                original.name
+            );
+            create(server, &others).await?;
+            create(server, &format!("CREATE DATABASE {} TEMPLATE {}", db.name, original.name)).await?;
+            Ok(db)
+        })
+        .await
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name

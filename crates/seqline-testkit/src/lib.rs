@@ -28,6 +28,7 @@
 //! | [`mod@drain`] | let a consumer handle everything that is there |
 //! | [`crash`] | kill a server again and again under writers and observers, and check what is left |
 //! | [`standby`] | a synchronous standby of a server, to stop, resume and promote |
+//! | [`backup`] | a base backup to restore in place or elsewhere, and a dump to load elsewhere |
 //! | [`wait`] | wait for a condition; tests never sleep |
 //! | [`mod@bench`] | thresholds and reports of benchmarks |
 //!
@@ -51,6 +52,7 @@ pub mod check;
 pub mod consumption;
 pub mod history;
 
+pub mod backup;
 pub mod crash;
 pub mod standby;
 
@@ -59,6 +61,7 @@ pub mod wait;
 
 pub mod bench;
 
+pub use backup::{Backup, Restored};
 pub use check::{Summary, Violation, check};
 pub use db::{Role, TestDb};
 pub use drain::drain;

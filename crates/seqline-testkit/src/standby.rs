@@ -1,8 +1,5 @@
 //! A synchronous standby of a test server: to be away for a while, to come back, and to take over.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
@@ -12,6 +9,7 @@ use seqline::embedded::{PostgresBinaries, PostgresServer, ServerConfig};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, Connection};
 
+use crate::backup::{Copied, copy_cluster};
 use crate::server::{SETTINGS, TestServer, must};
 use crate::wait::eventually;
 
@@ -144,7 +142,7 @@ impl Drop for Standby {
 async fn start(primary: &TestServer) -> anyhow::Result<Standby> {
     let binaries = PostgresBinaries::find(None)?;
     let folder = tempfile::Builder::new().prefix("seqline-test-").tempdir().context("make a data folder")?;
-    copy(primary, &binaries, folder.path()).await?;
+    copy_cluster(primary, &binaries, folder.path(), Copied::Following).await?;
     let settings = SETTINGS.iter().map(|(name, value)| (name.to_string(), value.to_string()));
     let config = ServerConfig {
         settings: settings.collect(),
@@ -155,45 +153,6 @@ async fn start(primary: &TestServer) -> anyhow::Result<Standby> {
     // From here on the server removes it.
     let _ = folder.keep();
     Ok(Standby { postgres, paused: None })
-}
-
-/// Makes the folder that a server of the library keeps, with the cluster of another one in it.
-async fn copy(primary: &TestServer, binaries: &PostgresBinaries, folder: &Path) -> anyhow::Result<()> {
-    const PASSWORD: &str = "seqline.password";
-    let password =
-        fs::read_to_string(primary.postgres().data_dir().join(PASSWORD)).context("read the password")?;
-    let cluster = folder.join("pgdata");
-    let copied = tokio::process::Command::new(binaries.dir().join("pg_basebackup"))
-        .args(["--host=127.0.0.1", "--username=postgres", "--checkpoint=fast", "--wal-method=stream"])
-        .arg(format!("--port={}", primary.postgres().port()))
-        .args(["--write-recovery-conf", "--no-password", "--no-sync", "--pgdata"])
-        .arg(&cluster)
-        .env("PGPASSWORD", password.trim())
-        .env("LC_ALL", "C")
-        .kill_on_drop(true)
-        .output()
-        .await
-        .with_context(|| format!("run pg_basebackup in {}", binaries.dir().display()))?;
-    ensure!(copied.status.success(), "pg_basebackup failed: {}", String::from_utf8_lossy(&copied.stderr));
-    let file = folder.join(PASSWORD);
-    fs::write(&file, password)?;
-    fs::set_permissions(&file, fs::Permissions::from_mode(0o600))?;
-    // Run as root, a server belongs to somebody else.
-    let owner = primary.postgres().data_dir().join("pgdata").metadata()?;
-    if owner.uid() != cluster.metadata()?.uid() {
-        give(folder, owner.uid(), owner.gid()).context("give the copy to the user of the server")?;
-    }
-    Ok(())
-}
-
-fn give(path: &Path, uid: u32, gid: u32) -> std::io::Result<()> {
-    lchown(path, Some(uid), Some(gid))?;
-    if path.symlink_metadata()?.is_dir() {
-        for entry in fs::read_dir(path)? {
-            give(&entry?.path(), uid, gid)?;
-        }
-    }
-    Ok(())
 }
 
 async fn set(admin: &PgConnectOptions, name: &str, value: &str) -> anyhow::Result<()> {

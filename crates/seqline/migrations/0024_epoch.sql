@@ -215,9 +215,9 @@ LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET enable_seqscan = off
 SET jit = off
-SET lock_timeout = '10s'
 AS $$
 DECLARE
+    v_lock_timeout text := current_setting('lock_timeout');
     v_identity seqline.log_identity;
     v_after seqline.log_identity;
     v_server record;
@@ -233,6 +233,10 @@ BEGIN
     -- For people, so not with locks in hand.
     SELECT count(*) INTO staged FROM seqline.staged_transactions;
     IF p_apply IS TRUE THEN
+        -- As the session says, and for no lock longer than this.
+        IF v_lock_timeout::interval NOT BETWEEN interval '1 ms' AND interval '10 s' THEN
+            PERFORM set_config('lock_timeout', '10s', true);
+        END IF;
         v_identity := seqline.hold_identity();
         -- The cursors first and then the right to number, like a round that appends. All in one order, and changed and not only locked, so
         -- that a round that sees the log as it was before is refused then.
@@ -311,6 +315,7 @@ BEGIN
     FROM jsonb_to_recordset(moves) AS m (consumer text, lane integer, "from" bigint, "to" bigint)
     GROUP BY m.consumer HAVING bool_or(m."from" <> m."to")
     ORDER BY m.consumer;
+    PERFORM set_config('lock_timeout', v_lock_timeout, true);
 END
 $$;
 

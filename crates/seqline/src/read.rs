@@ -64,9 +64,39 @@ pub async fn events_after(
     after: i64,
     limit: u32,
 ) -> Result<Vec<StoredEvent>, ReadError> {
-    let limit = i64::from(limit.clamp(1, READ_EVENTS_MAX));
-    let after = after.max(0);
-    let mut page = store::read::events_after(connection, after, limit).await?;
+    let (after, limit) = (after.max(0), i64::from(limit.clamp(1, READ_EVENTS_MAX)));
+    let page = store::read::events_after(connection, after, limit).await?;
+    checked(connection, after, limit, page).await
+}
+
+/// The same, and which event is at the position: none when it is not in the log, or nothing comes after it.
+pub(crate) async fn events_behind(
+    connection: &mut PgConnection,
+    after: i64,
+    limit: u32,
+) -> Result<(Option<Uuid>, Vec<StoredEvent>), ReadError> {
+    let (after, limit) = (after.max(0), i64::from(limit.clamp(1, READ_EVENTS_MAX)));
+    let (mut at, page) = store::read::events_behind(connection, after, limit).await?;
+    let page = checked(connection, after, limit, page).await?;
+    if at.is_none() && !page.is_empty() {
+        // It came out empty at first, or retention has dropped that event.
+        at = store::read::id_at(connection, after).await?;
+    }
+    Ok((at, page))
+}
+
+/// Which event has this number, if it is in the log.
+pub(crate) async fn id_at(connection: &mut PgConnection, seq: i64) -> Result<Option<Uuid>, DatabaseError> {
+    Ok(store::read::id_at(connection, seq).await?)
+}
+
+/// A page, if it is what comes after the position. One that came out empty is read again.
+async fn checked(
+    connection: &mut PgConnection,
+    after: i64,
+    limit: i64,
+    mut page: Vec<StoredEvent>,
+) -> Result<Vec<StoredEvent>, ReadError> {
     if page.is_empty() {
         let head = store::read::head(connection).await?;
         if head == after {

@@ -2,7 +2,8 @@
 //!
 //! A tail starts at the head, or after a given number, and delivers what is committed from then on. It wakes on a
 //! notification and at least every `poll_interval`, so without notifications it is only slower. Batches continue each
-//! other without a hole; a hole ends it with an error, because it would be a bug. Its position moves only after all
+//! other without a hole; a hole ends it with an error, because it would be a bug. So does a log that is not the one whose events it has
+//! delivered: one that was taken back to an earlier state, also when it has grown again since. Its position moves only after all
 //! sinks have accepted a batch. A database that is away is waited for.
 
 use std::error::Error;
@@ -13,6 +14,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
@@ -124,6 +126,13 @@ pub enum TailError {
         /// The highest number in the log.
         head: i64,
     },
+    /// The event at the position is not the one that was delivered: the database was taken back to an earlier state, and has gone on with
+    /// other events.
+    #[error("the tail is at {position}, which is another event by now: it belongs to another history")]
+    OtherHistory {
+        /// The position of the tail.
+        position: i64,
+    },
     /// A sink refused a batch.
     #[error("sink {sink} refused events {first_seq} to {last_seq}")]
     Sink {
@@ -146,7 +155,16 @@ pub struct Tail {
     config: TailConfig,
     clock: Clock,
     position: watch::Sender<i64>,
+    /// The event at the position where it starts, if it is known which that is.
+    anchor: Option<Uuid>,
     listening: watch::Sender<bool>,
+}
+
+/// What a tail that runs knows of the log.
+struct Known {
+    durable: DurableHead,
+    /// The event at the position. A log that was taken back and has grown past the position again looks like any other, but for this.
+    anchor: Option<Uuid>,
 }
 
 impl Tail {
@@ -164,23 +182,24 @@ impl Tail {
     ) -> Result<Self, DatabaseError> {
         // A page is never larger, and a batch that is not full means that the head is reached.
         config.batch_size = config.batch_size.clamp(1, READ_EVENTS_MAX);
-        let position = match config.start {
-            Start::After(seq) => seq.max(0),
+        let (position, anchor) = match config.start {
+            Start::After(seq) => (seq.max(0), None),
             // Durable, because a tail that starts above what a crash can take back would miss what gets its number.
             Start::Head => {
                 within(config.statement_timeout, async {
                     let mut lease = Lease::acquire(&pool).await?;
                     let head = read::head(lease.connection()).await?;
                     DurableHead::default().wait_for(lease.connection(), head).await?;
+                    let anchor = read::id_at(lease.connection(), head).await?;
                     lease.done();
-                    Ok::<_, DatabaseError>(head)
+                    Ok::<_, DatabaseError>((head, anchor))
                 })
                 .await?
             }
         };
         let listen = listen.application_name(TAIL_APPLICATION_NAME);
         let (position, listening) = (watch::Sender::new(position), watch::Sender::new(false));
-        Ok(Self { pool, listen, config, clock, position, listening })
+        Ok(Self { pool, listen, config, clock, position, anchor, listening })
     }
 
     /// The number up to which all sinks have accepted, and its changes. Keeps working while [`Tail::run`] runs.
@@ -227,10 +246,10 @@ impl Tail {
         stop: &CancellationToken,
     ) -> Result<(), TailError> {
         let mut backoff = self.backoff();
-        let durable = DurableHead::default();
+        let mut known = Known { durable: DurableHead::default(), anchor: self.anchor };
         let mut outage_logged = false;
         loop {
-            let pause = match self.drain(&durable, sinks, stop).await {
+            let pause = match self.drain(&mut known, sinks, stop).await {
                 Ok(()) => {
                     backoff.reset();
                     if std::mem::take(&mut outage_logged) {
@@ -258,13 +277,13 @@ impl Tail {
     /// Reads and delivers until the head is reached.
     async fn drain(
         &self,
-        durable: &DurableHead,
+        known: &mut Known,
         sinks: &mut [Box<dyn Sink>],
         stop: &CancellationToken,
     ) -> Result<(), Stopped> {
         while !stop.is_cancelled() {
             let batch = tokio::select! {
-                batch = self.read_batch(durable) => batch?,
+                batch = self.read_batch(known) => batch?,
                 () = stop.cancelled() => return Ok(()),
             };
             let Some(last) = batch.last() else { return Ok(()) };
@@ -276,6 +295,7 @@ impl Tail {
                     source,
                 })?;
             }
+            known.anchor = Some(last.id);
             self.position.send_replace(last.seq);
             if batch.len() < self.config.batch_size as usize {
                 return Ok(());
@@ -285,19 +305,23 @@ impl Tail {
     }
 
     /// The next events that a crash cannot take back.
-    async fn read_batch(&self, durable: &DurableHead) -> Result<Vec<StoredEvent>, Stopped> {
+    async fn read_batch(&self, known: &Known) -> Result<Vec<StoredEvent>, Stopped> {
         let position = *self.position.borrow();
-        let batch = within(self.config.statement_timeout, async {
+        let (at, batch) = within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
-            let batch = read::events_after(lease.connection(), position, self.config.batch_size).await?;
+            let connection = lease.connection();
+            let (at, batch) = read::events_behind(connection, position, self.config.batch_size).await?;
             if let Some(last) = batch.last() {
-                durable.wait_for(lease.connection(), last.seq).await?;
+                known.durable.wait_for(connection, last.seq).await?;
             }
             lease.done();
-            Ok::<_, ReadError>(batch)
+            Ok::<_, ReadError>((at, batch))
         })
         .await?;
-        Ok(batch)
+        match at.zip(known.anchor) {
+            Some((at, anchor)) if at != anchor => Err(TailError::OtherHistory { position }.into()),
+            _ => Ok(batch),
+        }
     }
 
     fn backoff(&self) -> Backoff {

@@ -98,8 +98,8 @@ pub struct Finalized {
 /// Starts a new epoch on this server and sets every cursor by an explicit choice, in one transaction. Positions of the old epoch mean nothing
 /// from then on: whoever holds one outside the database starts anew.
 ///
-/// It waits for rounds that are under way and for numbering, ten seconds for each at most; what it could not get in time is an error, and
-/// nothing was changed. Paused, retired and polled consumers are set like the others. What was done is in `seqline.audit_log`.
+/// It waits for rounds that are under way and for numbering, for each as long as the session's `lock_timeout` allows and at most ten seconds; what it could
+/// not get in time is an error, and nothing was changed. Paused, retired and polled consumers are set like the others. What was done is in `seqline.audit_log`.
 ///
 /// # Errors
 ///

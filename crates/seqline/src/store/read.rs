@@ -69,6 +69,35 @@ pub(crate) async fn events_after(
     rows.iter().map(decode).collect()
 }
 
+/// The same, and which event is at the position, if it is still in the log and anything comes after it: all of one state of the log.
+pub(crate) async fn events_behind(
+    connection: &mut PgConnection,
+    after: i64,
+    limit: i64,
+) -> Result<(Option<Uuid>, Vec<StoredEvent>), sqlx::Error> {
+    let rows = sqlx::query(AssertSqlSafe(format!(
+        "SELECT {COLUMNS}, (SELECT e.id FROM seqline.event_log e WHERE e.seq = $1)
+         FROM seqline.event_log WHERE seq > $1 AND seq <= $2 ORDER BY seq LIMIT $3"
+    )))
+    .bind(after)
+    .bind(after.saturating_add(limit))
+    .bind(limit)
+    .persistent(false)
+    .fetch_all(connection)
+    .await?;
+    let at = rows.first().map(|row| row.try_get(22)).transpose()?.flatten();
+    Ok((at, rows.iter().map(decode).collect::<Result<_, _>>()?))
+}
+
+/// Which event has this number.
+pub(crate) async fn id_at(connection: &mut PgConnection, seq: i64) -> Result<Option<Uuid>, sqlx::Error> {
+    sqlx::query_scalar("SELECT id FROM seqline.event_log WHERE seq = $1")
+        .bind(seq)
+        .persistent(false)
+        .fetch_optional(connection)
+        .await
+}
+
 /// What a look at the events after a position has found.
 pub(crate) struct Looked {
     pub(crate) first: i64,

@@ -7,6 +7,7 @@ mod committing;
 mod consumers;
 mod deferred;
 mod durability;
+mod identity;
 mod isolation;
 mod jobs;
 mod migrations;
