@@ -1,6 +1,7 @@
 //! What can be typed.
 
 mod consumers;
+mod restore;
 mod settings;
 
 use std::ffi::OsString;
@@ -16,6 +17,7 @@ pub use consumers::{
     Confirm, ConfirmWithReason, ConsumerChange, ConsumersAction, ConsumersArgs, LanesArgs, ParkedAction,
     ParkedArgs, ReplayArgs, RewindArgs, SkipArgs,
 };
+pub use restore::{DoctorArgs, FinalizeArgs, RestoreAction, RestoreArgs};
 pub use settings::{SettingsAction, SettingsArgs};
 
 /// A durable, gapless, commit-ordered event log inside your PostgreSQL database.
@@ -63,6 +65,10 @@ pub enum Command {
     Parked(ParkedArgs),
     /// Show the server's own jobs, try one again, discard one
     Jobs(JobsArgs),
+    /// After a restore: start a new epoch, and say where consumers go on
+    Restore(RestoreArgs),
+    /// Look for what is wrong or about to be, and say what to do
+    Doctor(DoctorArgs),
     /// Run the server, or a part of it, until interrupted
     Serve(ServeArgs),
     /// Ask a running server whether it lives and is ready

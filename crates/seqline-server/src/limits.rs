@@ -112,3 +112,14 @@ pub(crate) const START_RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long sending figures or traces may take: what is not there by then is dropped, at the end of the process too.
 pub(crate) const TELEMETRY_SEND_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long one statement of a check of the doctor may take: what it asks takes milliseconds.
+pub(crate) const DOCTOR_STATEMENT_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// How long a whole check may take, with what the network adds.
+pub(crate) const DOCTOR_CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the doctor waits for its own notification: it takes milliseconds.
+pub(crate) const DOCTOR_LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How often the doctor asks for the time: the answer that came fastest says most.
+pub(crate) const DOCTOR_CLOCK_LOOKS: usize = 3;

@@ -32,6 +32,13 @@ pub(super) const CHECKS: &[Check] = &[
         holds: |config| config.sync.log_poll_interval <= config.database.listen_reconnect_backoff_cap,
     },
     Check {
+        name: "clock_alert_below_its_bound",
+        keys: &["alert.clock_skew", "sync.clock_skew_max"],
+        rule: "has to be less than",
+        why: "the warning comes before maintenance stops",
+        holds: |config| config.alert.clock_skew < config.sync.clock_skew_max,
+    },
+    Check {
         name: "tail_poll_below_ready_lag",
         keys: &["sync.log_poll_interval", "ops.ready_lag_max"],
         rule: "has to be less than",

@@ -7,9 +7,11 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use seqline::consumer::Filter;
+use seqline::identity::OnChange;
 
 use super::schema::{FilterBy, Key, Kind};
-use super::{Config, OnChange};
+use super::Config;
+
 
 /// All keys, in the order of the guide.
 pub const KEYS: &[Key] = &[
@@ -123,6 +125,13 @@ pub const KEYS: &[Key] = &[
         ms(1)..=hours(1),
         |config| &mut config.sync.detach_retry_pause,
         "Pause between two attempts, in which appends that queued behind the first go on.",
+    ),
+    duration(
+        "sync.clock_skew_max",
+        mins(5),
+        secs(1)..=days(1),
+        |config| &mut config.sync.clock_skew_max,
+        "How far the clock of the process may be from that of the database before maintenance neither closes nor drops anything: a clock that is wrong by months would drop the log.",
     ),
     duration(
         "sync.log_poll_interval",
@@ -322,7 +331,7 @@ pub const KEYS: &[Key] = &[
     ),
     choice(
         "epoch.on_change",
-        &OnChange::NAMES,
+        &["refuse", "new_epoch", "accept"],
         |config, index| config.epoch.on_change = OnChange::ALL[index],
         |config| config.epoch.on_change as usize,
         "What to do when the database is not the one to which the numbers belong, as after a restore: refuse waits for seqline restore finalize, new_epoch does that by itself and keeps cursors, accept takes a failover that lost nothing for the same history and waits otherwise.",

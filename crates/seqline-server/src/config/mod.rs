@@ -23,7 +23,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use seqline::consumer::{ConsumerConfig, Filter};
-use seqline::limits::CLOCK_SKEW_MAX;
+use seqline::identity::OnChange;
 use seqline::maintenance::MaintenanceConfig;
 use seqline::sequencer::SequencerConfig;
 use seqline::tail::{Start, TailConfig};
@@ -75,6 +75,7 @@ pub struct Sync {
     pub detach_lock_timeout_max: Duration,
     pub detach_attempts: u32,
     pub detach_retry_pause: Duration,
+    pub clock_skew_max: Duration,
     pub log_poll_interval: Duration,
     pub tail_batch_size: u32,
 }
@@ -155,23 +156,6 @@ pub struct Epoch {
     pub on_change: OnChange,
 }
 
-/// What to do when the database is not the one to which the numbers belong.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum OnChange {
-    /// Wait until somebody has said what it is.
-    #[default]
-    Refuse,
-    /// It is another history, and cursors stay where they are.
-    NewEpoch,
-    /// A failover that lost nothing is the same history.
-    Accept,
-}
-
-impl OnChange {
-    pub(super) const ALL: [Self; 3] = [Self::Refuse, Self::NewEpoch, Self::Accept];
-    pub(super) const NAMES: [&'static str; 3] = ["refuse", "new_epoch", "accept"];
-}
-
 /// What a process tells about itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the schema has a sentence for each key")]
@@ -238,7 +222,7 @@ impl Config {
             detach_lock_timeout_max: self.sync.detach_lock_timeout_max,
             detach_attempts: self.sync.detach_attempts,
             detach_retry_pause: self.sync.detach_retry_pause,
-            clock_skew_max: CLOCK_SKEW_MAX,
+            clock_skew_max: self.sync.clock_skew_max,
             statement_timeout: self.database.statement_timeout,
         }
     }
@@ -250,6 +234,7 @@ impl Config {
             start: Start::Head,
             poll_interval: self.sync.log_poll_interval,
             batch_size: self.sync.tail_batch_size,
+            listen: self.database.listen,
             listen_reconnect_backoff_cap: self.database.listen_reconnect_backoff_cap,
             listen_heartbeat_interval: self.database.listen_heartbeat_interval,
             listen_heartbeat_timeout: self.database.listen_heartbeat_timeout,
@@ -297,7 +282,7 @@ impl Config {
             statement_timeout: self.database.statement_timeout,
             lock_timeout: self.database.lock_timeout,
             idle_in_tx_timeout: self.database.idle_in_tx_timeout,
-            listen: true,
+            listen: self.database.listen,
             listen_reconnect_backoff_cap: self.database.listen_reconnect_backoff_cap,
             listen_heartbeat_interval: self.database.listen_heartbeat_interval,
             listen_heartbeat_timeout: self.database.listen_heartbeat_timeout,

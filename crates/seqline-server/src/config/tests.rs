@@ -156,7 +156,7 @@ fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
             fields += 1;
         }
     }
-    assert_eq!(fields, 12 + 8 + 6 + 6);
+    assert_eq!(fields, 13 + 9 + 6 + 7);
 }
 
 /// The field of a key as the derived text of the struct shows it.

@@ -1,5 +1,6 @@
 //! All SQL of the command. Each function runs one statement and never begins, commits, sleeps, retries or logs.
 
+pub(crate) mod doctor;
 pub(crate) mod embedded;
 pub(crate) mod import;
 pub(crate) mod jobs;

@@ -42,6 +42,9 @@ async fn help_is_given_for_every_command() {
         "jobs show",
         "jobs retry",
         "jobs discard",
+        "restore",
+        "restore finalize",
+        "doctor",
         "serve",
         "healthcheck",
         "config",
@@ -119,6 +122,11 @@ async fn a_command_line_that_is_not_understood_ends_with_2_and_prints_no_data() 
         "jobs list --limit 1001",
         "jobs show",
         "jobs retry all",
+        "restore",
+        "restore finalize",
+        "restore finalize --consumers all",
+        "restore finalize --consumers keep --yes",
+        "doctor --quick",
         "serve --role king",
         "config",
         "healthcheck --address localhost:80",
@@ -142,7 +150,7 @@ async fn an_import_without_type_and_kind_is_told_the_plain_options() {
 
 #[tokio::test]
 async fn no_help_shows_a_url_of_the_environment() {
-    for command in ["tail", "serve", "status"] {
+    for command in ["tail", "serve", "status", "doctor"] {
         let help = seqline([command, "--help"])
             .env("SEQLINE_LISTEN_URL", "postgres://alex:hunter2@example.com/db")
             .env("SEQLINE_DATABASE_URL", "postgres://alex:hunter2@example.com/db");

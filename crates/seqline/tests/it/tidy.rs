@@ -15,18 +15,21 @@ use self::source::{Source, sql_words};
 const LINES_MAX: usize = 600;
 
 /// Modules that decide and do nothing: whoever wants to test or fuzz them needs no database and no clock.
-const PURE: [&str; 22] = [
+const PURE: [&str; 25] = [
     "crates/seqline/src/backoff.rs",
     "crates/seqline/src/consumer/plan.rs",
     "crates/seqline/src/consumer/policy.rs",
     "crates/seqline/src/envelope.rs",
     "crates/seqline/src/event.rs",
+    "crates/seqline/src/identity/compare.rs",
+    "crates/seqline/src/identity/history.rs",
     "crates/seqline/src/job/args.rs",
     "crates/seqline/src/job/new_job.rs",
     "crates/seqline/src/job/unique.rs",
     "crates/seqline/src/limits.rs",
     "crates/seqline/src/payload.rs",
     "crates/seqline/src/sequencer/window.rs",
+    "crates/seqline-server/src/commands/doctor/finding.rs",
     "crates/seqline-server/src/commands/import/convert.rs",
     "crates/seqline-server/src/config/checks.rs",
     "crates/seqline-server/src/config/load.rs",

@@ -51,6 +51,12 @@ fn a_switch_is_true_or_false() {
 }
 
 #[test]
+fn the_rules_for_another_history_are_those_of_the_library() {
+    let names = OnChange::ALL.map(OnChange::as_str);
+    assert_eq!(Key::find("epoch.on_change").unwrap().bounds(), names.join(", "));
+}
+
+#[test]
 fn a_choice_is_one_of_its_names() {
     for (value, choice) in
         [("refuse", OnChange::Refuse), ("new_epoch", OnChange::NewEpoch), (" accept ", OnChange::Accept)]

@@ -1,0 +1,235 @@
+//! What the doctor looks at in the database itself.
+
+use seqline::identity::{self, Standing, WaitReason};
+use seqline::settings::Sequencing;
+use seqline::status::status;
+use seqline::{Clock, DatabaseError, migrate};
+use sqlx::PgConnection;
+
+use super::finding;
+use super::finding::{Finding, error, ok, unknown, warning};
+use super::thresholds::Thresholds;
+use crate::failure::Failure;
+use crate::jobs::schema::{check_for_work, schema_name};
+use crate::limits::OPEN_TRANSACTIONS_MAX;
+use crate::output::{count, grouped};
+use crate::store;
+use crate::store::settings::OpenWith;
+
+type Found = Result<Vec<Finding>, DatabaseError>;
+
+pub(super) async fn server(connection: &mut PgConnection) -> Found {
+    let server = store::doctor::server(connection).await?;
+    let mut findings = vec![match (server.in_recovery, server.read_only_default) {
+        (true, _) => error(
+            "server",
+            format!("PostgreSQL {}, in recovery: nothing can be appended or handled here", server.version),
+            "connect to the primary",
+        ),
+        (false, true) => error(
+            "server",
+            format!(
+                "PostgreSQL {}, default_transaction_read_only is on: nothing can be appended",
+                server.version
+            ),
+            "set it to off, for the server, the database or the role that has it",
+        ),
+        (false, false) => ok("server", format!("PostgreSQL {}", server.version)),
+    }];
+    findings.push(match &server.unsafe_settings[..] {
+        [] => ok("durability", "fsync, full_page_writes and synchronous_commit are on"),
+        names => warning(
+            "durability",
+            format!("{} off: a crash can lose what was committed", are(names)),
+            "set them to on where the data is worth it",
+        ),
+    });
+    Ok(findings)
+}
+
+fn are(names: &[String]) -> String {
+    format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
+}
+
+pub(super) async fn schema(connection: &mut PgConnection) -> Found {
+    let known = migrate::newest_version();
+    if !store::doctor::schema_exists(connection).await? {
+        return Ok(vec![finding::schema(None, known)]);
+    }
+    Ok(vec![finding::schema(store::schema::version(connection).await?, known)])
+}
+
+pub(super) async fn roles(connection: &mut PgConnection) -> Found {
+    let roles = store::doctor::roles(connection).await?;
+    let mut findings = vec![match &roles.missing[..] {
+        [] => ok("roles", "all five exist"),
+        missing => error("roles", format!("missing: {}", missing.join(", ")), "run seqline migrate"),
+    }];
+    let (user, has) = (&roles.user, roles.has.join(", "));
+    findings.push(if roles.superuser {
+        warning(
+            "privileges",
+            format!("{user} is a superuser: it may do everything, also by mistake"),
+            "give the application a role of its own: GRANT seqline_app TO it",
+        )
+    } else if roles.has.is_empty() {
+        error(
+            "privileges",
+            format!("{user} has no role of the product and may do nothing"),
+            format!("GRANT seqline_app TO {user}, or seqline_producer, seqline_reader, seqline_consumer"),
+        )
+    } else {
+        ok("privileges", format!("{user} has {has}"))
+    });
+    Ok(findings)
+}
+
+pub(super) async fn identity(connection: &mut PgConnection) -> Found {
+    const ADVICE: &str = "after a restore: seqline restore finalize; after a failover in which nothing was lost: epoch.on_change = \"accept\"";
+    let check = identity::check(connection).await?;
+    Ok(vec![match check.standing() {
+        Standing::Matches => ok("identity", format!("log {}, epoch {}", check.log_id, check.epoch)),
+        Standing::Broken(reason) => error(
+            "identity",
+            WaitReason::Broken(reason).to_string(),
+            "start a new epoch: seqline restore finalize",
+        ),
+        Standing::Differs(differences) => {
+            error("identity", WaitReason::Differs(differences.to_vec()).to_string(), ADVICE)
+        }
+    }])
+}
+
+pub(super) async fn cursors(connection: &mut PgConnection) -> Found {
+    let check = identity::check(connection).await?;
+    let above = &check.cursors_above;
+    Ok(vec![match above.first() {
+        None => ok("cursors", format!("none is above the head {}", grouped(check.head))),
+        Some(first) => error(
+            "cursors",
+            format!(
+                "{} above the head {}, among them that of {} at {}: such a consumer does nothing",
+                count(above.len().try_into().unwrap_or(i64::MAX), "cursor"),
+                grouped(check.head),
+                first.consumer,
+                grouped(first.last_seq),
+            ),
+            "start a new epoch: seqline restore finalize",
+        ),
+    }])
+}
+
+pub(super) async fn partitions(connection: &mut PgConnection, thresholds: &Thresholds) -> Found {
+    let status = status(connection).await?;
+    Ok(vec![finding::partitions(status.headroom, status.partitions, thresholds)])
+}
+
+pub(super) async fn sequencing(connection: &mut PgConnection, thresholds: &Thresholds) -> Found {
+    const RUN_ONE: &str = "run a worker: seqline serve --role worker";
+    let status = status(connection).await?;
+    let (settings, staged) = (status.settings, status.staged);
+    let age = staged.oldest_at.map_or(0.0, |at| (Clock::system().now() - at).as_seconds_f64());
+    let waiting = format!(
+        "{} for their numbers, the first for {}",
+        count(staged.transactions, "transaction"),
+        finding::seconds(age)
+    );
+    let mut findings = vec![match (settings.sequencing, staged.sequencer) {
+        _ if settings.is_at_commit_only() => ok("sequencing", "events are numbered at commit"),
+        (_, None) if staged.transactions > 0 => {
+            error("sequencing", format!("no sequencer runs, and {waiting} wait"), RUN_ONE)
+        }
+        (Sequencing::AfterCommit, None) => {
+            warning("sequencing", "events are numbered after commit, and no sequencer runs", RUN_ONE)
+        }
+        _ if age > thresholds.staged_age.as_secs_f64() => warning(
+            "sequencing",
+            format!("{waiting} wait"),
+            "look at the log of the worker that numbers, and at numbering_lock and partitions here",
+        ),
+        (sequencing, _) => ok("sequencing", format!("events are numbered {}, {waiting}", when(sequencing))),
+    }];
+    if settings.sequencing == Sequencing::AtCommit && settings.staging_open {
+        let limit = i64::try_from(OPEN_TRANSACTIONS_MAX).unwrap_or(i64::MAX);
+        let open = store::settings::open_transactions(connection, OpenWith::Staged, limit).await?;
+        let prepared: Vec<String> = open.into_iter().filter_map(|open| open.prepared).collect();
+        findings.push(match &prepared[..] {
+            [] => warning(
+                "staging",
+                "the change to numbering at commit is not complete",
+                "wait for open transactions to end",
+            ),
+            names => warning(
+                "staging",
+                format!(
+                    "prepared transactions keep the change to numbering at commit from being complete: {}",
+                    names.join(", ")
+                ),
+                "COMMIT PREPARED or ROLLBACK PREPARED them",
+            ),
+        });
+    }
+    if settings.sequencing == Sequencing::AtCommit
+        && store::doctor::prepared_transactions_max(connection).await? > 0
+    {
+        findings.push(ok(
+            "prepared_transactions",
+            "max_prepared_transactions is above 0: transactions that append cannot be prepared while numbering is at commit",
+        ));
+    }
+    Ok(findings)
+}
+
+fn when(sequencing: Sequencing) -> &'static str {
+    match sequencing {
+        Sequencing::AtCommit => "at commit",
+        Sequencing::AfterCommit => "after commit",
+    }
+}
+
+pub(super) async fn jobs(connection: &mut PgConnection, schema: &str, thresholds: &Thresholds) -> Found {
+    const ID: &str = "jobs";
+    let unusable = |failure: Failure| {
+        let message = failure.message().unwrap_or_default();
+        Ok(vec![warning(ID, message, "a worker does not start until then")])
+    };
+    if let Err(failure) = check_for_work(connection, schema).await {
+        return unusable(failure);
+    }
+    let name = match schema_name(schema) {
+        Ok(name) => name,
+        Err(failure) => return unusable(failure),
+    };
+    let (waiting, running, discarded) = store::jobs::counts(connection, &name).await?;
+    let look = store::jobs::look(connection, &name, thresholds.jobs_overdue_after).await?;
+    let mut findings = Vec::new();
+    if look.overdue > 0 {
+        let text = format!(
+            "{} due for more than {}",
+            count(look.overdue, "job"),
+            humantime::format_duration(thresholds.jobs_overdue_after)
+        );
+        findings.push(warning(ID, text, "run a worker: seqline serve --role worker"));
+    }
+    if discarded > 0 {
+        let text = format!("{} given up", count(discarded, "job"));
+        findings.push(warning("jobs_discarded", text, "seqline jobs list --state discarded"));
+    }
+    if !look.paused.is_empty() {
+        let text = format!("paused queues: {}", look.paused.join(", "));
+        findings.push(warning("jobs_paused", text, "their jobs wait until somebody resumes the queue"));
+    }
+    if findings.is_empty() {
+        findings.push(ok(ID, format!("{waiting} waiting, {running} running, none overdue or discarded")));
+    }
+    Ok(findings)
+}
+
+/// What a role that sees too little is told.
+pub(super) fn hidden(id: &'static str, sessions: i64) -> Finding {
+    unknown(
+        id,
+        format!("{} of other roles cannot be seen", count(sessions, "session")),
+        "GRANT pg_read_all_stats to this role",
+    )
+}

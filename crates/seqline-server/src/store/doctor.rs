@@ -1,0 +1,239 @@
+//! What the doctor asks. Catalogs are asked by name, so that an answer comes also without the schema or a right to it; and statements have no
+//! names, which sessions that share a process would have in common.
+
+use sqlx::postgres::PgListener;
+use sqlx::{AssertSqlSafe, PgConnection, Row};
+use time::OffsetDateTime;
+
+/// The transaction of one check: it changes nothing, and ends soon.
+pub(crate) async fn begin_check(connection: &mut PgConnection, timeout_ms: u128) -> Result<(), sqlx::Error> {
+    let sql = format!(
+        "BEGIN READ ONLY; SET LOCAL statement_timeout = '{timeout_ms}ms'; SET LOCAL lock_timeout = '{timeout_ms}ms'"
+    );
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop)
+}
+
+pub(crate) async fn end_check(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("ROLLBACK").execute(connection).await.map(drop)
+}
+
+/// What the server is.
+pub(crate) struct Server {
+    pub(crate) version: String,
+    pub(crate) in_recovery: bool,
+    pub(crate) read_only_default: bool,
+    /// Settings of it that are off and keep commits from being safe.
+    pub(crate) unsafe_settings: Vec<String>,
+}
+
+pub(crate) async fn server(connection: &mut PgConnection) -> Result<Server, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT current_setting('server_version'), pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on',
+                ARRAY(SELECT name::text FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit')
+                      AND setting = 'off' ORDER BY name)",
+    )
+    .persistent(false)
+    .fetch_one(connection)
+    .await?;
+    Ok(Server {
+        version: row.try_get(0)?,
+        in_recovery: row.try_get(1)?,
+        read_only_default: row.try_get(2)?,
+        unsafe_settings: row.try_get(3)?,
+    })
+}
+
+/// Whether there is a schema.
+pub(crate) async fn schema_exists(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar("SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'seqline')")
+        .persistent(false)
+        .fetch_one(connection)
+        .await
+}
+
+/// Who asks, and what he may do.
+pub(crate) struct Roles {
+    pub(crate) user: String,
+    pub(crate) superuser: bool,
+    /// Roles of the product that do not exist.
+    pub(crate) missing: Vec<String>,
+    /// Roles of the product whose rights he has.
+    pub(crate) has: Vec<String>,
+}
+
+pub(crate) async fn roles(connection: &mut PgConnection) -> Result<Roles, sqlx::Error> {
+    let row = sqlx::query(
+        "WITH product AS (
+             SELECT n.name, r.oid FROM unnest(ARRAY['seqline_owner', 'seqline_app', 'seqline_producer', 'seqline_reader',
+                 'seqline_consumer']) AS n (name) LEFT JOIN pg_roles r ON r.rolname = n.name
+         )
+         SELECT current_user::text, (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user),
+                ARRAY(SELECT p.name FROM product p WHERE p.oid IS NULL ORDER BY p.name),
+                ARRAY(SELECT p.name FROM product p WHERE p.oid IS NOT NULL AND pg_has_role(p.oid, 'USAGE') ORDER BY p.name)",
+    )
+    .persistent(false)
+    .fetch_one(connection)
+    .await?;
+    Ok(Roles {
+        user: row.try_get(0)?,
+        superuser: row.try_get(1)?,
+        missing: row.try_get(2)?,
+        has: row.try_get(3)?,
+    })
+}
+
+/// Who has the right to number, and who waits for it.
+pub(crate) struct NumberingLock {
+    pub(crate) holder: Option<Session>,
+    pub(crate) waiters: i64,
+    /// How long the first of them has waited, as far as it can be seen.
+    pub(crate) longest_wait_seconds: Option<f64>,
+}
+
+/// A session that has something.
+pub(crate) struct Session {
+    /// None for a prepared transaction.
+    pub(crate) pid: Option<i32>,
+    pub(crate) application: Option<String>,
+    /// None when this role may not see it.
+    pub(crate) state: Option<String>,
+    pub(crate) query: Option<String>,
+    pub(crate) age_seconds: Option<f64>,
+}
+
+pub(crate) async fn numbering_lock(connection: &mut PgConnection) -> Result<NumberingLock, sqlx::Error> {
+    let row = sqlx::query(
+        "WITH locks AS (
+             SELECT l.pid, l.granted, l.waitstart FROM pg_locks l
+             JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+             JOIN pg_database d ON d.oid = l.database
+             WHERE l.locktype = 'relation' AND n.nspname = 'seqline' AND c.relname = 'numbering' AND d.datname = current_database()
+               AND l.mode <> 'AccessShareLock'
+         )
+         SELECT h.pid IS NOT NULL OR h.granted IS NOT NULL, h.pid, a.application_name, a.state, a.query,
+                extract(epoch FROM clock_timestamp() - a.xact_start)::double precision,
+                (SELECT count(*) FROM locks w WHERE NOT w.granted),
+                (SELECT extract(epoch FROM clock_timestamp() - min(w.waitstart))::double precision FROM locks w WHERE NOT w.granted)
+         FROM (VALUES (1)) AS one (n)
+         LEFT JOIN LATERAL (SELECT l.pid, l.granted FROM locks l WHERE l.granted LIMIT 1) h ON true
+         LEFT JOIN pg_stat_activity a ON a.pid = h.pid",
+    )
+    .persistent(false)
+    .fetch_one(connection)
+    .await?;
+    let is_held: Option<bool> = row.try_get(0)?;
+    let holder = Session {
+        pid: row.try_get(1)?,
+        application: row.try_get(2)?,
+        state: row.try_get(3)?,
+        query: row.try_get(4)?,
+        age_seconds: row.try_get(5)?,
+    };
+    Ok(NumberingLock {
+        holder: is_held.unwrap_or(false).then_some(holder),
+        waiters: row.try_get(6)?,
+        longest_wait_seconds: row.try_get(7)?,
+    })
+}
+
+/// What keeps vacuum from removing rows.
+pub(crate) struct Horizon {
+    /// The oldest transaction of this database that can be seen.
+    pub(crate) oldest: Option<Session>,
+    /// Sessions of others of which this role sees nothing.
+    pub(crate) hidden: i64,
+    /// The oldest prepared transaction: its name and age.
+    pub(crate) prepared: Option<(String, f64)>,
+    /// Replication slots that nobody uses and that keep rows.
+    pub(crate) slots: Vec<String>,
+}
+
+pub(crate) async fn horizon(connection: &mut PgConnection) -> Result<Horizon, sqlx::Error> {
+    let row = sqlx::query(
+        "WITH sessions AS (
+             SELECT a.* FROM pg_stat_activity a
+             WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
+         )
+         SELECT o.pid, o.application_name, o.state, o.query, extract(epoch FROM clock_timestamp() - o.xact_start)::double precision,
+                (SELECT count(*) FROM pg_stat_activity h
+                 WHERE h.datname = current_database() AND h.query = '<insufficient privilege>'),
+                p.gid, extract(epoch FROM clock_timestamp() - p.prepared)::double precision,
+                ARRAY(SELECT s.slot_name::text FROM pg_replication_slots s
+                      WHERE NOT s.active AND (s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL) ORDER BY s.slot_name)
+         FROM (VALUES (1)) AS one (n)
+         LEFT JOIN LATERAL (
+             SELECT * FROM sessions s WHERE num_nonnulls(s.backend_xid, s.backend_xmin) > 0 ORDER BY s.xact_start LIMIT 1
+         ) o ON true
+         LEFT JOIN LATERAL (SELECT x.gid, x.prepared FROM pg_prepared_xacts x ORDER BY x.prepared LIMIT 1) p ON true",
+    )
+    .persistent(false)
+    .fetch_one(connection)
+    .await?;
+    let pid: Option<i32> = row.try_get(0)?;
+    let oldest = Session {
+        pid,
+        application: row.try_get(1)?,
+        state: row.try_get(2)?,
+        query: row.try_get(3)?,
+        age_seconds: row.try_get(4)?,
+    };
+    let prepared: (Option<String>, Option<f64>) = (row.try_get(6)?, row.try_get(7)?);
+    Ok(Horizon {
+        oldest: pid.map(|_| oldest),
+        hidden: row.try_get(5)?,
+        prepared: prepared.0.zip(prepared.1),
+        slots: row.try_get(8)?,
+    })
+}
+
+/// How full the queue of notifications is: 0 to 1.
+pub(crate) async fn notification_queue(connection: &mut PgConnection) -> Result<f64, sqlx::Error> {
+    sqlx::query_scalar("SELECT pg_notification_queue_usage()").persistent(false).fetch_one(connection).await
+}
+
+/// The time of the server.
+pub(crate) async fn time(connection: &mut PgConnection) -> Result<OffsetDateTime, sqlx::Error> {
+    sqlx::query_scalar("SELECT clock_timestamp()").persistent(false).fetch_one(connection).await
+}
+
+/// Which process serves this session now, and how the session is named there.
+pub(crate) async fn backend(connection: &mut PgConnection) -> Result<(i32, String), sqlx::Error> {
+    let row = sqlx::query("SELECT pg_backend_pid(), current_setting('application_name')")
+        .persistent(false)
+        .fetch_one(connection)
+        .await?;
+    Ok((row.try_get(0)?, row.try_get(1)?))
+}
+
+/// What tells databases apart, without the schema: the cluster and the database.
+pub(crate) async fn place(connection: &mut PgConnection) -> Result<(i64, i64), sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT s.system_identifier, d.oid::bigint FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()",
+    )
+    .persistent(false)
+    .fetch_one(connection)
+    .await?;
+    Ok((row.try_get(0)?, row.try_get(1)?))
+}
+
+/// The channel of the doctor.
+pub(crate) async fn listen(listener: &mut PgListener, channel: &str) -> Result<(), sqlx::Error> {
+    listener.listen(channel).await
+}
+
+pub(crate) async fn notify(connection: &mut PgConnection, channel: &str) -> Result<(), sqlx::Error> {
+    sqlx::query("SELECT pg_notify($1, '')")
+        .bind(channel)
+        .persistent(false)
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+/// How many transactions can be prepared at the same time.
+pub(crate) async fn prepared_transactions_max(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
+    sqlx::query_scalar("SELECT current_setting('max_prepared_transactions')::integer")
+        .persistent(false)
+        .fetch_one(connection)
+        .await
+}
