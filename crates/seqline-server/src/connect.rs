@@ -108,13 +108,10 @@ impl OwnConnection {
     }
 
     /// Asks something. A connection on which that failed, or was given up by dropping the future, is closed.
-    pub(crate) async fn ask<T, E>(
+    pub(crate) async fn ask<T>(
         &mut self,
-        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
-    ) -> Result<T, DatabaseError>
-    where
-        DatabaseError: From<E>,
-    {
+        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
         let mut connection = match self.kept.take() {
             Some(connection) => connection,
             None => self.options.connect().await?,

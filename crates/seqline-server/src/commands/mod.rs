@@ -3,8 +3,8 @@
 pub(crate) mod append;
 pub(crate) mod config;
 pub(crate) mod consumers;
-pub(crate) mod healthcheck;
 pub(crate) mod doctor;
+pub(crate) mod healthcheck;
 pub(crate) mod import;
 pub(crate) mod jobs;
 pub(crate) mod migrate;

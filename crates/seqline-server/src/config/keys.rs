@@ -9,9 +9,8 @@ use std::time::Duration;
 use seqline::consumer::Filter;
 use seqline::identity::OnChange;
 
-use super::schema::{FilterBy, Key, Kind};
 use super::Config;
-
+use super::schema::{FilterBy, Key, Kind};
 
 /// All keys, in the order of the guide.
 pub const KEYS: &[Key] = &[

@@ -73,7 +73,7 @@ metrics! {
     LOG_SIZE = "seqline.log.size", Gauge, "By", [], true, "What they take on disk, with indexes.";
     PARTITIONS = "seqline.log.partition.count", Gauge, "{partition}", [], true, "Partitions that exist.";
     HEADROOM = "seqline.log.partition.headroom", Gauge, "{event}", [], true, "How many more events fit into partitions that exist. At 0 every append fails.";
-    IDENTITY_MATCHES = "seqline.log.identity.matches", Gauge, "", [], true, "1 when the database is the one to which the numbers belong; 0 after a restore, until seqline restore finalize.";
+    IDENTITY_MATCHES = "seqline.log.identity.matches", Gauge, "", [], false, "1 while the database is the one to which the numbers belong, as far as this process has seen; 0 after a restore, until seqline restore finalize.";
     READ_ONLY = "seqline.log.read_only", Gauge, "", [], true, "1 while the log takes no events because somebody has set maintenance mode.";
     HELD_PARTITIONS = "seqline.retention.held_partitions", Gauge, "{partition}", [], true, "Expired partitions that stay because consumers have not passed them.";
     HOLD_REMAINING = "seqline.retention.hold_remaining", Gauge, "s", [], true, "How long it is until the oldest of these is dropped all the same, and its events are lost to whoever has not passed them. Absent when none is held.";

@@ -4,6 +4,7 @@ use riverqueue::migrate::SchemaName;
 use seqline::DatabaseError;
 use seqline::consumer::ConsumerState;
 use seqline::maintenance::{Holding, holders};
+use seqline::settings::MaintenanceMode;
 use seqline::status::Staged;
 use sqlx::PgConnection;
 
@@ -14,7 +15,6 @@ use crate::store::metrics::{DatabaseFacts, JobFacts};
 #[derive(Debug, Clone)]
 pub(super) struct Facts {
     pub(super) log: LogFacts,
-    pub(super) same_history: bool,
     pub(super) read_only: bool,
     pub(super) consumers: Vec<ConsumerState>,
     /// Which partitions consumers have not passed; `None` for a role that may not know.
@@ -41,8 +41,7 @@ pub(super) async fn read(
 ) -> Result<Facts, DatabaseError> {
     let status = seqline::status::status(connection).await?;
     Ok(Facts {
-        same_history: true,
-        read_only: false,
+        read_only: status.settings.maintenance == MaintenanceMode::ReadOnly,
         consumers: seqline::consumer::states(connection).await?,
         holdings: unless_forbidden(holders(connection).await)?,
         database: store::metrics::database(connection).await?,

@@ -76,7 +76,6 @@ fn log(facts: &Facts, points: &mut Vec<Point>) {
         Point::new(&of::LOG_SIZE, number(log.bytes)),
         Point::new(&of::PARTITIONS, number(log.partitions)),
         Point::new(&of::HEADROOM, number(log.headroom)),
-        Point::new(&of::IDENTITY_MATCHES, flag(facts.same_history)),
         Point::new(&of::READ_ONLY, flag(facts.read_only)),
     ]);
 }

@@ -9,14 +9,17 @@ pub(crate) mod server;
 pub(crate) mod watch;
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use seqline::Clock;
 use sqlx::postgres::PgConnectOptions;
-use tokio::sync::watch as latest;
+use tokio::sync::{Notify, watch as latest};
+use uuid::Uuid;
 
 use self::readiness::{Check, Limits, Seen, Stage, State};
 use self::server::{Bounds, OpsServer};
+use self::watch::Watch;
 use crate::config::Config;
 use crate::connect::OwnConnection;
 use crate::failure::Failure;
@@ -51,6 +54,12 @@ pub(crate) fn answer(
     metrics
         .observe(&catalogue::DB_UP, move || vec![(if up.seen().is_some() { 1.0 } else { 0.0 }, Vec::new())]);
 
+    let same = health.clone();
+    metrics.observe(&catalogue::IDENTITY_MATCHES, move || {
+        let value = |seen: Seen| if seen.same_history { 1.0 } else { 0.0 };
+        same.seen().map(|seen| (value(seen), Vec::new())).into_iter().collect()
+    });
+
     let bounds =
         Bounds { connections: config.ops.max_connections, request_timeout: config.ops.request_timeout };
     let (told, shown) = (health.clone(), metrics.clone());
@@ -70,12 +79,15 @@ pub(crate) fn look(
     health: &Health,
 ) -> Result<(), Failure> {
     let clock = lifecycle.clock().clone();
-    let looks = OwnConnection::new(options, "seqline-watch");
-    let (watched, interval, limit) =
-        (health.clone(), config.ops.look_interval, config.database.statement_timeout);
-    let look_clock = clock.clone();
+    let watch = Watch {
+        database: OwnConnection::new(options, "seqline-watch"),
+        rule: config.epoch.on_change,
+        interval: config.ops.look_interval,
+        limit: config.database.statement_timeout,
+    };
+    let (watched, look_clock) = (health.clone(), clock.clone());
     lifecycle.start("watch", Phase::Ops, move |stop| async move {
-        watch::run(looks, watched, look_clock, interval, limit, stop).await;
+        watch.run(watched, look_clock, stop).await;
         Ok(())
     });
     let reading = Reading {
@@ -103,20 +115,34 @@ pub(crate) struct Health {
     limits: Limits,
     state: Arc<Mutex<State>>,
     tail: Arc<Mutex<Option<latest::Receiver<i64>>>>,
+    /// The epoch in which numbers may be handed out; none while that is not known, or none may be.
+    history: Arc<latest::Sender<Option<Uuid>>>,
+    look_wanted: Arc<Notify>,
+    /// How many looks there were.
+    looks: Arc<latest::Sender<u64>>,
 }
 
 impl Health {
     pub(crate) fn new(clock: Clock, limits: Limits) -> Self {
-        Self { clock, limits, state: Arc::default(), tail: Arc::default() }
+        Self {
+            clock,
+            limits,
+            state: Arc::default(),
+            tail: Arc::default(),
+            history: Arc::default(),
+            look_wanted: Arc::default(),
+            looks: Arc::default(),
+        }
     }
 
     pub(crate) fn enter(&self, stage: Stage) {
         self.change(|state| state.stage = stage);
     }
 
-    /// From now on the tail has to keep up.
-    pub(crate) fn follows(&self, position: latest::Receiver<i64>) {
-        *self.tail.lock().unwrap_or_else(PoisonError::into_inner) = Some(position);
+    /// From now on the tail has to keep up, if there is one.
+    pub(crate) fn follows(&self, position: Option<latest::Receiver<i64>>) {
+        *self.tail.lock().unwrap_or_else(PoisonError::into_inner) = position;
+        self.change(State::forget_tail);
     }
 
     /// The position of the tail, if there is one.
@@ -125,10 +151,54 @@ impl Health {
         tail.as_ref().map(|position| *position.borrow())
     }
 
-    /// What a look at the database showed; `None` when it failed.
-    pub(crate) fn saw(&self, seen: Option<Seen>) {
+    /// What a look at the database showed, none when it failed; and the epoch in which numbers may be handed out. A look that failed says
+    /// nothing about that.
+    pub(crate) fn saw(&self, seen: Option<Seen>, epoch: Option<Uuid>) {
         let (now, tail) = (self.clock.elapsed(), self.tail_position());
         self.change(|state| state.saw(now, seen, tail));
+        if seen.is_some() {
+            self.history.send_if_modified(|known| std::mem::replace(known, epoch) != epoch);
+        }
+        self.looks.send_modify(|looks| *looks += 1);
+    }
+
+    /// Waits until numbers may be handed out, and returns the epoch. Cancel safe.
+    pub(crate) async fn epoch(&self) -> Uuid {
+        let mut history = self.history.subscribe();
+        loop {
+            if let Some(epoch) = *history.borrow_and_update() {
+                return epoch;
+            }
+            // The sender is this, so it is there.
+            let _ = history.changed().await;
+        }
+    }
+
+    /// Waits until numbers of this epoch may no longer be handed out. Cancel safe.
+    pub(crate) async fn epoch_ends(&self, epoch: Uuid) {
+        let mut history = self.history.subscribe();
+        let _ = history.wait_for(|known| *known != Some(epoch)).await;
+    }
+
+    /// Wants a look now, and waits for its end, for at most `limit`.
+    pub(crate) async fn look_now(&self, limit: Duration) {
+        let mut looks = self.looks.subscribe();
+        // The one that is under way may have begun before what it is wanted for.
+        let enough = looks.borrow_and_update().saturating_add(2);
+        let looked = async {
+            loop {
+                self.look_wanted.notify_one();
+                if looks.changed().await.is_err() || *looks.borrow_and_update() >= enough {
+                    return;
+                }
+            }
+        };
+        self.clock.timeout(limit, looked).await;
+    }
+
+    /// Waits until somebody wants a look. Cancel safe.
+    pub(crate) async fn look_is_wanted(&self) {
+        self.look_wanted.notified().await;
     }
 
     /// What `/readyz` says.

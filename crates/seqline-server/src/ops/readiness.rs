@@ -10,6 +10,8 @@ pub(crate) enum Stage {
     /// It waits for its database.
     #[default]
     Starting,
+    /// It waits until somebody has said which history this is.
+    Undecided,
     /// Everything runs.
     Running,
     /// It was asked to stop.
@@ -70,6 +72,11 @@ impl State {
         }
     }
 
+    /// There is another tail from now on, or none.
+    pub(crate) fn forget_tail(&mut self) {
+        self.goal = None;
+    }
+
     /// What was seen last, unless that is too old.
     pub(crate) fn seen(&self, now: Duration, limits: &Limits) -> Option<Seen> {
         self.last.filter(|(at, _)| now.saturating_sub(*at) <= limits.look_age_max).map(|(_, seen)| seen)
@@ -80,6 +87,7 @@ impl State {
         let started = match self.stage {
             Stage::Running => None,
             Stage::Starting => Some("it waits for its database"),
+            Stage::Undecided => Some("it waits for seqline restore finalize"),
             Stage::Stopping => Some("it stops"),
         };
         let seen = self.seen(now, limits);
@@ -139,7 +147,9 @@ mod tests {
         assert_eq!(failing(&state, 0, None), ["started", "database"]);
         state.saw(at(1), seen(0), None);
         assert_eq!(failing(&state, 1, None), ["started"]);
-        for (stage, found) in [(Stage::Running, &[][..]), (Stage::Stopping, &["started"])] {
+        for (stage, found) in
+            [(Stage::Running, &[][..]), (Stage::Undecided, &["started"]), (Stage::Stopping, &["started"])]
+        {
             state.stage = stage;
             assert_eq!(failing(&state, 1, None), found, "{stage:?}");
         }

@@ -1,39 +1,111 @@
-//! Looks at the database now and then, for `/readyz`.
+//! Looks at the database now and then: whether it answers, takes writes, and has the history that the numbers belong to.
+//!
+//! It is the one place of a process that looks at the history, so what it has seen is remembered as long as the process lives.
 
 use std::time::Duration;
 
-use seqline::Clock;
+use seqline::identity::{Acted, EpochError, HistoryWatch, Look, OnChange, look};
+use seqline::{Clock, DatabaseError};
+use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
 use super::Health;
+use super::readiness::Seen;
 use crate::connect::OwnConnection;
 use crate::store;
 
-/// Looks every `interval` until `stop` is cancelled. A look that takes longer than `limit` has failed.
-pub(crate) async fn run(
-    mut database: OwnConnection,
-    health: Health,
-    clock: Clock,
-    interval: Duration,
-    limit: Duration,
-    stop: CancellationToken,
-) {
-    loop {
-        tokio::select! {
-            seen = clock.timeout(limit, database.ask(store::watch::look)) => match seen {
-                Some(Ok(seen)) => health.saw(Some(seen)),
-                // Whoever works with the database says what is wrong with it.
-                Some(Err(error)) => {
-                    tracing::debug!(error = %error, "look at the database failed");
-                    health.saw(None);
-                }
-                None => health.saw(None),
-            },
-            () = stop.cancelled() => return,
-        }
-        tokio::select! {
-            () = clock.sleep(interval) => {}
-            () = stop.cancelled() => return,
+/// What looks.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    pub(crate) database: OwnConnection,
+    pub(crate) rule: OnChange,
+    pub(crate) interval: Duration,
+    /// How long one look may take.
+    pub(crate) limit: Duration,
+}
+
+/// What was found in the way of handing numbers out, and is said once.
+#[derive(Debug, PartialEq, Eq)]
+struct Obstacle(String);
+
+impl Watch {
+    /// Looks until `stop` is cancelled: every interval, and at once when somebody wants it.
+    pub(crate) async fn run(mut self, health: Health, clock: Clock, stop: CancellationToken) {
+        let mut history = HistoryWatch::default();
+        let mut said = None;
+        loop {
+            tokio::select! {
+                looked = clock.timeout(self.limit, self.look(&mut history, &mut said)) => match looked {
+                    Some(Ok((seen, epoch))) => health.saw(Some(seen), epoch),
+                    // Whoever works with the database says what is wrong with it.
+                    Some(Err(error)) => {
+                        tracing::debug!(error = %error, "look at the database failed");
+                        health.saw(None, None);
+                    }
+                    None => health.saw(None, None),
+                },
+                () = stop.cancelled() => return,
+            }
+            tokio::select! {
+                () = clock.sleep(self.interval) => {}
+                () = health.look_is_wanted() => {}
+                () = stop.cancelled() => return,
+            }
         }
     }
+
+    /// What was seen, and the epoch in which numbers may be handed out.
+    async fn look(
+        &mut self,
+        history: &mut HistoryWatch,
+        said: &mut Option<Obstacle>,
+    ) -> Result<(Seen, Option<Uuid>), DatabaseError> {
+        let rule = self.rule;
+        let question = async |connection: &mut PgConnection| {
+            let server = store::watch::look(connection).await?;
+            match look(connection, history, rule).await {
+                Err(EpochError::Database(error)) => Err(error),
+                looked => Ok((server, looked)),
+            }
+        };
+        let (server, looked) = self.database.ask(question).await?;
+        let epoch = match &looked {
+            Ok(Look::GoOn { epoch, .. } | Look::NewEpoch { to: epoch, .. }) => Some(*epoch),
+            _ => None,
+        };
+        say(&looked, said);
+        let seen = Seen { head: server.head, writable: server.writable, same_history: epoch.is_some() };
+        Ok((seen, epoch))
+    }
+}
+
+/// Each obstacle once, and its end once; and what a rule of the configuration did.
+fn say(looked: &Result<Look, EpochError>, said: &mut Option<Obstacle>) {
+    let obstacle = match looked {
+        Ok(Look::Wait { reason, .. }) => Some(Obstacle(reason.to_string())),
+        Err(error) => Some(Obstacle(error.to_string())),
+        Ok(_) => None,
+    };
+    if let Some(Obstacle(reason)) = &obstacle
+        && *said != obstacle
+    {
+        let recorded = matches!(looked, Ok(Look::Wait { recorded: true, .. }));
+        tracing::error!(
+            reason,
+            recorded,
+            "database is not the one to which the numbers belong, nothing is handed out until seqline restore finalize"
+        );
+    }
+    if let Ok(Look::GoOn { acted, epoch, .. } | Look::NewEpoch { acted, to: epoch, .. }) = looked {
+        match acted {
+            Acted::Nothing => {}
+            Acted::Accepted => tracing::warn!(%epoch, "failover was accepted, the epoch goes on"),
+            Acted::Finalized(_) => tracing::warn!(%epoch, "new epoch was started, cursors were kept"),
+        }
+        if said.is_some() {
+            tracing::info!(%epoch, "database is the one to which the numbers belong");
+        }
+    }
+    *said = obstacle;
 }

@@ -2,14 +2,19 @@
 
 use sqlx::{PgConnection, Row};
 
-use crate::ops::readiness::Seen;
+/// What a server says of itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Server {
+    /// The highest number in the log.
+    pub(crate) head: i64,
+    /// Whether it takes writes: a standby does not.
+    pub(crate) writable: bool,
+}
 
-pub(crate) async fn look(connection: &mut PgConnection) -> Result<Seen, sqlx::Error> {
-    let row = sqlx::query(
-        "SELECT seqline.head(),
-                NOT pg_catalog.pg_is_in_recovery() AND pg_catalog.current_setting('transaction_read_only') = 'off'",
-    )
-    .fetch_one(connection)
-    .await?;
-    Ok(Seen { head: row.try_get(0)?, writable: row.try_get(1)?, same_history: true })
+pub(crate) async fn look(connection: &mut PgConnection) -> Result<Server, sqlx::Error> {
+    let row =
+        sqlx::query("SELECT seqline.head(), pg_catalog.current_setting('transaction_read_only') = 'off'")
+            .fetch_one(connection)
+            .await?;
+    Ok(Server { head: row.try_get(0)?, writable: row.try_get(1)? })
 }

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use seqline_server::config::schema::Key;
+use seqline_server::metrics::catalogue::{Kind, METRICS, Metric, label};
 use serde_json::Value;
 
 const RULES: &str = "ops/prometheus/seqline.rules.yaml";
@@ -15,69 +16,23 @@ const RUNBOOK: &str = "docs/guide/operate/runbook.md";
 /// Sections of the runbook that are about no single alert.
 const GENERAL: [&str; 2] = ["Before anything else", "Thresholds"];
 
-/// What the server exports, by the names of Prometheus.
-const METRICS: &[&str] = &[
-    "seqline_build_info",
-    "seqline_consumer_rounds_total",
-    "seqline_db_notification_queue_usage_ratio",
-    "seqline_db_oldest_transaction_age_seconds",
-    "seqline_db_pool_connections",
-    "seqline_db_up",
-    "seqline_event_appended_total",
-    "seqline_event_consumer_above_head",
-    "seqline_event_consumer_lag",
-    "seqline_event_consumer_lost_total",
-    "seqline_event_consumer_parked",
-    "seqline_event_consumer_paused",
-    "seqline_event_consumer_pending_age_seconds",
-    "seqline_event_fanout_lag_seconds_bucket",
-    "seqline_jobs_count",
-    "seqline_jobs_overdue_age_seconds",
-    "seqline_listener_connected",
-    "seqline_log_head",
-    "seqline_log_identity_matches",
-    "seqline_log_partition_count",
-    "seqline_log_partition_headroom",
-    "seqline_log_read_only",
-    "seqline_log_retained",
-    "seqline_log_size_bytes",
-    "seqline_numbering_lock_wait_seconds",
-    "seqline_numbering_lock_waiters",
-    "seqline_partition_maintenance_age_seconds",
-    "seqline_retention_held_partitions",
-    "seqline_retention_hold_remaining_seconds",
-    "seqline_sequencer_running",
-    "seqline_sequencer_staged",
-    "seqline_sequencer_staged_age_seconds",
-    "seqline_tail_lag",
-];
+/// What the server exports, by the names of Prometheus. Of a histogram a rule reads its buckets.
+fn metrics() -> BTreeSet<String> {
+    let name = |metric: &Metric| match metric.kind {
+        Kind::Histogram => format!("{}_bucket", metric.prometheus_name()),
+        Kind::Gauge | Kind::Counter => metric.prometheus_name(),
+    };
+    METRICS.iter().map(name).collect()
+}
 
 /// Its labels.
-const LABELS: &[&str] = &[
-    "seqline_consumer_name",
-    "seqline_job_state",
-    "seqline_listener_name",
-    "seqline_pool_state",
-    "seqline_role",
-    "seqline_round_outcome",
-    "seqline_version",
-];
+fn labels() -> BTreeSet<String> {
+    METRICS.iter().flat_map(|metric| metric.attributes).map(|attribute| label(attribute)).collect()
+}
 
 /// The default of a key that rules go by, as the configuration says it.
 fn default_of(key: &str) -> String {
-    const THRESHOLDS: [(&str, &str); 9] = [
-        ("alert.partition_headroom", "500000"),
-        ("alert.staged_age", "10s"),
-        ("alert.notification_queue_percent", "50"),
-        ("alert.oldest_transaction_age", "1h"),
-        ("alert.fanout_lag", "5s"),
-        ("alert.numbering_lock_wait", "2s"),
-        ("alert.jobs_overdue_after", "5min"),
-        ("alert.maintenance_age", "3h"),
-        ("alert.clock_skew", "2s"),
-    ];
-    let known = THRESHOLDS.iter().find(|(name, _)| *name == key).map(|(_, default)| (*default).to_owned());
-    known.or_else(|| Some(Key::find(key)?.default_text())).unwrap_or_else(|| panic!("there is no key {key}"))
+    Key::find(key).unwrap_or_else(|| panic!("there is no key {key}")).default_text()
 }
 
 fn read(path: &str) -> String {
@@ -176,12 +131,13 @@ fn every_metric_and_label_is_one_that_the_server_exports() {
     let mut expressions: Vec<&str> = alerts.iter().map(|alert| alert.expr.as_str()).collect();
     texts(&dashboard, &["expr", "definition", "query", "legendFormat"], &mut expressions);
     assert!(expressions.len() > 60, "those of the dashboard are found");
+    let (known, known_labels) = (metrics(), labels());
     let unknown: BTreeSet<_> = expressions
         .into_iter()
         .map(words)
         .flat_map(|(metrics, labels)| {
-            let metrics = metrics.into_iter().filter(|name| !METRICS.contains(name));
-            metrics.chain(labels.into_iter().filter(|name| !LABELS.contains(name))).collect::<Vec<_>>()
+            let unknown = metrics.into_iter().filter(|name| !known.contains(*name));
+            unknown.chain(labels.into_iter().filter(|name| !known_labels.contains(*name))).collect::<Vec<_>>()
         })
         .collect();
     assert_eq!(unknown, BTreeSet::new());
@@ -193,8 +149,8 @@ fn the_dashboard_shows_every_metric() {
     let mut expressions = Vec::new();
     texts(&dashboard, &["expr"], &mut expressions);
     let shown: BTreeSet<_> = expressions.into_iter().flat_map(|expr| words(expr).0).collect();
-    let missing: Vec<_> = METRICS.iter().filter(|name| !shown.contains(*name)).collect();
-    assert_eq!(missing, Vec::<&&str>::new());
+    let missing: Vec<_> = metrics().into_iter().filter(|name| !shown.contains(name.as_str())).collect();
+    assert_eq!(missing, [""; 0]);
 }
 
 #[test]

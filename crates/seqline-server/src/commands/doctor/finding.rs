@@ -199,7 +199,9 @@ mod tests {
 
     #[test]
     fn the_round_trip_is_taken_off_the_skew() {
-        let level = |skew, uncertain| clock(skew, uncertain, &Thresholds::of(&crate::config::Config::default().alert)).level;
+        let level = |skew, uncertain| {
+            clock(skew, uncertain, &Thresholds::of(&crate::config::Config::default().alert)).level
+        };
         assert_eq!([level(2000, 0), level(-2000, 0), level(2500, 500)], [Level::Ok; 3]);
         assert_eq!([level(2001, 0), level(-2001, 0), level(2501, 500)], [Level::Warning; 3]);
     }

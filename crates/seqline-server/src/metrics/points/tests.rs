@@ -21,7 +21,6 @@ fn facts() -> Facts {
             headroom: 20,
             staged: Staged { transactions: 0, oldest_at: None, sequencer: None },
         },
-        same_history: true,
         read_only: false,
         consumers: Vec::new(),
         holdings: Some(Vec::new()),

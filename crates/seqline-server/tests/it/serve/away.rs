@@ -73,6 +73,9 @@ async fn a_health_check_prints_what_the_server_says() {
     let (mut admin, mut db_admin) = (db.connect(Role::Admin).await, db.connect(Role::Admin).await);
     let worker = Worker::start(worker(&db)).await;
     let address = worker.ops().await;
+    // Its consumers have begun.
+    append(&db.app(), [1]).await;
+    worker.records([1]).await;
     worker.becomes(&[]).await;
     for (option, answer) in [("--live", "\"alive\":true"), ("--timeout=9s", "\"ready\":true")] {
         let said = seqline(["healthcheck", "--address", &address, option]).ok().await;

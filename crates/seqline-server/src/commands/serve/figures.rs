@@ -1,0 +1,100 @@
+//! What the metrics of a process show of the parts that run.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use opentelemetry::KeyValue;
+use seqline::consumer::{ConsumerName, RoundTally};
+use sqlx::PgPool;
+use tokio::sync::watch;
+
+use crate::metrics::catalogue::{self, Metric};
+use crate::metrics::{Metrics, Value};
+use crate::ops::Health;
+
+/// The parts that run, as far as they are shown. There are none before the start, and others after a new epoch.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Figures(Arc<Mutex<Option<Shown>>>);
+
+/// What is shown of them.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) pool: PgPool,
+    /// The listening connections, by name.
+    pub(super) listeners: Vec<(&'static str, watch::Receiver<bool>)>,
+    pub(super) tallies: Vec<(ConsumerName, Arc<RoundTally>)>,
+}
+
+impl Figures {
+    /// Shows them from now on.
+    pub(super) fn new(metrics: &Metrics, health: &Health) -> Self {
+        let figures = Self::default();
+        figures.observe(metrics, &catalogue::POOL, pool);
+        figures.observe(metrics, &catalogue::LISTENER_CONNECTED, listeners);
+        figures.observe(metrics, &catalogue::CONSUMER_ROUNDS, rounds);
+        figures.observe(metrics, &catalogue::CONSUMER_EVENTS, events);
+        let health = health.clone();
+        metrics.observe(&catalogue::TAIL_LAG, move || {
+            let seen = health.seen().zip(health.tail_position());
+            let lag = seen.map(|(seen, position)| (seen.head - position).max(0));
+            lag.map(|lag| (number(lag.unsigned_abs()), Vec::new())).into_iter().collect()
+        });
+        figures
+    }
+
+    pub(super) fn show(&self, shown: Option<Shown>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = shown;
+    }
+
+    fn observe(&self, metrics: &Metrics, metric: &'static Metric, values: fn(&Shown) -> Vec<Value>) {
+        let shown = self.0.clone();
+        metrics.observe(metric, move || {
+            let shown = shown.lock().unwrap_or_else(PoisonError::into_inner);
+            shown.as_ref().map(values).unwrap_or_default()
+        });
+    }
+}
+
+fn pool(shown: &Shown) -> Vec<Value> {
+    let (all, idle) = (shown.pool.size(), u32::try_from(shown.pool.num_idle()).unwrap_or(u32::MAX));
+    let state = |state: &'static str| vec![KeyValue::new(catalogue::POOL_STATE, state)];
+    vec![(f64::from(idle), state("idle")), (f64::from(all.saturating_sub(idle)), state("used"))]
+}
+
+fn listeners(shown: &Shown) -> Vec<Value> {
+    let value = |up: bool| if up { 1.0 } else { 0.0 };
+    let listeners = shown.listeners.iter();
+    listeners
+        .map(|(name, up)| (value(*up.borrow()), vec![KeyValue::new(catalogue::LISTENER, *name)]))
+        .collect()
+}
+
+fn rounds(shown: &Shown) -> Vec<Value> {
+    let of_consumer = |(consumer, tally): &(ConsumerName, Arc<RoundTally>)| {
+        [
+            ("progressed", tally.progressed()),
+            ("idle", tally.idle()),
+            ("locked", tally.locked()),
+            ("failed", tally.failed()),
+        ]
+        .map(|(outcome, count)| {
+            (number(count), vec![name(consumer), KeyValue::new(catalogue::OUTCOME, outcome)])
+        })
+    };
+    shown.tallies.iter().flat_map(of_consumer).collect()
+}
+
+fn events(shown: &Shown) -> Vec<Value> {
+    shown.tallies.iter().map(|(consumer, tally)| (number(tally.events()), vec![name(consumer)])).collect()
+}
+
+fn name(consumer: &ConsumerName) -> KeyValue {
+    KeyValue::new(catalogue::CONSUMER, consumer.as_str().to_owned())
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a figure for people: beyond 2^53 its last digits do not matter"
+)]
+fn number(count: u64) -> f64 {
+    count as f64
+}

@@ -1,0 +1,155 @@
+//! The parts of a server: what they are made of, and starting them.
+
+use seqline::Clock;
+use seqline::consumer::{Consumer, ConsumerName, Consumers, EnsureError, StartAt};
+use seqline::sequencer::Sequencer;
+use seqline::tail::Tail;
+use sqlx::PgPool;
+use sqlx::postgres::PgConnectOptions;
+
+use super::figures::{Figures, Shown};
+use crate::cli::ServeRole;
+use crate::config::Config;
+use crate::failure::Failure;
+use crate::fanout::FanoutLag;
+use crate::jobs::registry::Registry;
+use crate::jobs::runtime::Jobs;
+use crate::lifecycle::{Lifecycle, Phase};
+use crate::limits::START_RETRY_PAUSE;
+use crate::metrics::{Metrics, catalogue};
+use crate::ops::Health;
+use crate::recorder::Recorder;
+use crate::{connect, jobs};
+
+/// What all parts are made of.
+pub(super) struct Making<'a> {
+    pub(super) role: ServeRole,
+    pub(super) options: &'a PgConnectOptions,
+    pub(super) listen: &'a PgConnectOptions,
+    pub(super) config: &'a Config,
+    pub(super) metrics: &'a Metrics,
+    pub(super) clock: &'a Clock,
+}
+
+/// What a role runs on a database that was found to be in order.
+pub(super) struct Parts {
+    pool: PgPool,
+    worker: Option<(Sequencer, Jobs, Consumers)>,
+}
+
+impl Making<'_> {
+    /// Looks whether the database is in order, and makes what can be made before it is known which history it has.
+    pub(super) async fn prepare(&self) -> Result<Parts, Failure> {
+        let pool = connect::pool(self.options, self.config.database.max_connections).await?;
+        let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
+        connect::refuse_older_schema(&mut connection).await?;
+        if !self.role.works() {
+            return Ok(Parts { pool, worker: None });
+        }
+        jobs::schema::check_for_work(&mut connection, &self.config.jobs.schema).await?;
+        drop(connection);
+        let sequencer = Sequencer::new(pool.clone(), self.config.sequencer(), self.clock.clone());
+        let jobs = jobs(pool.clone(), self.config)?;
+        let consumers = consumers(&pool, self.listen, self.config, self.clock)?;
+        consumers.ensure().await?;
+        Ok(Parts { pool, worker: Some((sequencer, jobs, consumers)) })
+    }
+
+    /// The same, when the database is there. What time does not mend ends it.
+    pub(super) async fn prepare_at_last(&self) -> Result<Parts, Failure> {
+        let mut pause = START_RETRY_PAUSE;
+        loop {
+            match self.prepare().await {
+                Err(Failure::Unavailable(_)) => {}
+                Err(failure) => {
+                    tracing::error!(error = failure.message(), "server cannot start");
+                    return Err(Failure::Logged(failure.exit_code()));
+                }
+                Ok(parts) => return Ok(parts),
+            }
+            self.clock.sleep(pause).await;
+            pause = (pause * 2).min(self.config.database.listen_reconnect_backoff_cap);
+        }
+    }
+
+    /// Where live delivery begins; none in a role without it. Only once it is known which history the numbers belong to.
+    pub(super) async fn tail(&self, parts: &Parts) -> Result<Option<Tail>, Failure> {
+        if !self.role.delivers() {
+            return Ok(None);
+        }
+        let (pool, listen) = (parts.pool.clone(), self.listen.clone());
+        Ok(Some(Tail::new(pool, listen, self.config.tail(), self.clock.clone()).await?))
+    }
+
+    /// Starts everything.
+    pub(super) fn start(
+        &self,
+        parts: Parts,
+        tail: Option<Tail>,
+        figures: &Figures,
+        health: &Health,
+    ) -> Lifecycle {
+        let mut lifecycle = Lifecycle::new(self.clock.clone());
+        let mut shown = Shown { pool: parts.pool, listeners: Vec::new(), tallies: Vec::new() };
+        if let Some((sequencer, jobs, consumers)) = parts.worker {
+            shown.tallies = consumers.tallies();
+            shown.listeners.push(("consumers", consumers.listening()));
+            // Stopped last: what the others append gets its numbers as long as they run.
+            lifecycle.start("sequencer", Phase::Sequencer, |stop| async move {
+                sequencer.run(stop).await;
+                Ok(())
+            });
+            // Before the consumers, and stopped after them, so that whoever wants a job done finds somebody who does it.
+            lifecycle.start("jobs", Phase::Jobs, |stop| jobs.run(stop));
+            lifecycle.start("event_consumers", Phase::Consumers, |stop| async move {
+                consumers.run(stop).await.map_err(|error| error.to_string())
+            });
+        }
+        health.follows(tail.as_ref().map(Tail::head));
+        if let Some(tail) = tail {
+            shown.listeners.push(("tail", tail.listening()));
+            let lag = self.metrics.seconds(&catalogue::FANOUT_LAG);
+            let lag = FanoutLag { clock: self.clock.clone(), lag };
+            lifecycle.start("event_tail", Phase::Delivery, |stop| async move {
+                tail.run(vec![Box::new(lag)], stop).await.map_err(|error| error.to_string())
+            });
+        }
+        if !self.config.database.listen {
+            shown.listeners.clear();
+        }
+        figures.show(Some(shown));
+        lifecycle
+    }
+}
+
+/// The jobs of a worker.
+fn jobs(pool: PgPool, config: &Config) -> Result<Jobs, Failure> {
+    let registry = Registry::built_in(&pool, config);
+    let registry = registry.map_err(|error| Failure::Unexpected(error.to_string()))?;
+    Jobs::new(pool, config, registry)
+}
+
+/// The consumers of a worker. This is the one place that knows them.
+fn consumers(
+    pool: &PgPool,
+    listen: &PgConnectOptions,
+    config: &Config,
+    clock: &Clock,
+) -> Result<Consumers, Failure> {
+    let unexpected = |error: &dyn std::error::Error| Failure::Unexpected(error.to_string());
+    let mut consumers = Consumers::new(pool.clone(), listen.clone(), config.consumers(), clock.clone());
+    let name = ConsumerName::new(Recorder::NAME).map_err(|error| unexpected(&error))?;
+    let recorder = Consumer::new(name, Recorder).start_at(StartAt::Oldest).filter(config.recorder());
+    let recorder = recorder.map_err(|error| unexpected(&error))?;
+    consumers.register(recorder).map_err(|error| unexpected(&error))?;
+    Ok(consumers)
+}
+
+impl From<EnsureError> for Failure {
+    fn from(error: EnsureError) -> Self {
+        match error {
+            EnsureError::Database(error) => error.into(),
+            error => Self::Refused(error.to_string()),
+        }
+    }
+}
