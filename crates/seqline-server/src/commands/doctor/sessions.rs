@@ -172,25 +172,33 @@ pub(super) async fn listen(
         ));
     }
     drop(there);
+    let advice = match is_given {
+        true => "--listen-url has to go to the server itself, past any pooler",
+        false => "give --listen-url a connection to the server itself, past any pooler",
+    };
+    let heard = tokio::time::timeout(DOCTOR_LISTEN_TIMEOUT, call_and_hear(&mut here, listen)).await;
+    Ok(match heard {
+        Ok(Ok(())) => ok(ID, "a notification was heard"),
+        Ok(Err(error)) => warning(ID, format!("listening does not work: {error}; {POLLING}"), advice),
+        Err(_) => warning(
+            ID,
+            format!("nothing was heard within {} s: {POLLING}", DOCTOR_LISTEN_TIMEOUT.as_secs()),
+            advice,
+        ),
+    })
+}
+
+/// Notifies on one connection and returns when that is heard on another.
+async fn call_and_hear(here: &mut PgConnection, listen: &PgConnectOptions) -> Result<(), DatabaseError> {
     let channel = format!("seqline_doctor_{}", Uuid::new_v4().simple());
     // A pool of one that nobody else uses: the driver offers notifications only through a pool.
     let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(listen.clone());
     let mut listener = PgListener::connect_with(&pool).await?;
+    listener.eager_reconnect(false);
     store::doctor::listen(&mut listener, &channel).await?;
-    store::doctor::notify(&mut here, &channel).await?;
-    let heard = tokio::time::timeout(DOCTOR_LISTEN_TIMEOUT, listener.recv()).await;
-    Ok(match heard {
-        Ok(Ok(_)) => ok(ID, "a notification was heard"),
-        Ok(Err(error)) => {
-            warning(ID, format!("listening failed: {}; {POLLING}", DatabaseError::from(error)), "try again")
-        }
-        Err(_) => warning(
-            ID,
-            format!("nothing was heard within {} s: {POLLING}", DOCTOR_LISTEN_TIMEOUT.as_secs()),
-            match is_given {
-                true => "--listen-url has to go to the server itself, past any pooler",
-                false => "give --listen-url a connection to the server itself, past any pooler",
-            },
-        ),
-    })
+    store::doctor::notify(here, &channel).await?;
+    match listener.try_recv().await? {
+        Some(_) => Ok(()),
+        None => Err(sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into()).into()),
+    }
 }

@@ -120,7 +120,7 @@ async fn a_pooler_in_transaction_mode_is_told_and_a_listen_url_past_it_hears() {
         finding(&found, "pooler"),
         ("warning", "sessions share processes of the server: a pooler in transaction mode is in between")
     );
-    assert_eq!((finding(&found, "listen").0, finding(&found, "identity").0), ("warning", "ok"));
+    assert_eq!((finding(&found, "listen").0, finding(&found, "identity").0), ("warning", "ok"), "{found:#?}");
     let (_, found) = findings(doctor().args(["--listen-url", &db.url(Role::App)])).await;
     assert_eq!((finding(&found, "pooler").0, finding(&found, "listen").0), ("warning", "ok"));
 }
