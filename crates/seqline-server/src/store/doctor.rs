@@ -237,3 +237,32 @@ pub(crate) async fn prepared_transactions_max(connection: &mut PgConnection) -> 
         .fetch_one(connection)
         .await
 }
+
+/// The kind of a statement, which says nothing of its values.
+pub(crate) fn kind_of(query: &str) -> &'static str {
+    const KINDS: [&str; 22] = [
+        "SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "WITH", "COMMIT", "END", "BEGIN", "ROLLBACK",
+        "PREPARE", "COPY", "CREATE", "ALTER", "DROP", "TRUNCATE", "LOCK", "VACUUM", "CALL", "DO", "SET",
+        "FETCH",
+    ];
+    let word: String = query.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
+    KINDS.into_iter().find(|kind| kind.eq_ignore_ascii_case(&word)).unwrap_or("something else")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_a_statement_shows_nothing_else_of_it() {
+        for (query, kind) in [
+            ("INSERT INTO notes VALUES ('secret')", "INSERT"),
+            ("  select 'secret'", "SELECT"),
+            ("secret()", "something else"),
+            ("/* secret */ SELECT 1", "something else"),
+            ("", "something else"),
+        ] {
+            assert_eq!(kind_of(query), kind);
+        }
+    }
+}

@@ -226,7 +226,7 @@ async fn sessions_that_cannot_be_seen_are_unknown_and_the_grant_is_named() {
     let mut old = db.connect(Role::Admin).await;
     run_sql(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT now()").await;
     let doctor = on(&db, Role::App, ["doctor"]).run().await;
-    assert!(doctor.stdout.contains("GRANT pg_read_all_stats to this role\n"), "{doctor:?}");
+    assert!(doctor.stdout.contains("have somebody GRANT pg_read_all_stats TO this role\n"), "{doctor:?}");
     let (_, found) = examine(&db, Role::Admin).await;
     assert!(
         finding(&found, "vacuum_horizon").1.starts_with("the oldest transaction has been open"),

@@ -76,7 +76,7 @@ pub(super) async fn roles(connection: &mut PgConnection) -> Found {
         error(
             "privileges",
             format!("{user} has no role of the product and may do nothing"),
-            format!("GRANT seqline_app TO {user}, or seqline_producer, seqline_reader, seqline_consumer"),
+            format!("have somebody GRANT seqline_app TO {user}, or seqline_producer, seqline_reader, seqline_consumer"),
         )
     } else {
         ok("privileges", format!("{user} has {has}"))
@@ -165,7 +165,7 @@ pub(super) async fn sequencing(connection: &mut PgConnection, thresholds: &Thres
                     "prepared transactions keep the change to numbering at commit from being complete: {}",
                     names.join(", ")
                 ),
-                "COMMIT PREPARED or ROLLBACK PREPARED them",
+                "end them with COMMIT PREPARED or ROLLBACK PREPARED",
             ),
         });
     }
@@ -230,6 +230,6 @@ pub(super) fn hidden(id: &'static str, sessions: i64) -> Finding {
     unknown(
         id,
         format!("{} of other roles cannot be seen", count(sessions, "session")),
-        "GRANT pg_read_all_stats to this role",
+        "have somebody GRANT pg_read_all_stats TO this role",
     )
 }

@@ -150,17 +150,6 @@ pub(super) fn pooler(probe: &Probe) -> Finding {
     }
 }
 
-/// The kind of a statement, which says nothing of its values.
-pub(super) fn kind_of(query: &str) -> &'static str {
-    const KINDS: [&str; 22] = [
-        "SELECT", "INSERT", "UPDATE", "DELETE", "MERGE", "WITH", "COMMIT", "END", "BEGIN", "ROLLBACK",
-        "PREPARE", "COPY", "CREATE", "ALTER", "DROP", "TRUNCATE", "LOCK", "VACUUM", "CALL", "DO", "SET",
-        "FETCH",
-    ];
-    let word: String = query.trim_start().chars().take_while(char::is_ascii_alphabetic).collect();
-    KINDS.into_iter().find(|kind| kind.eq_ignore_ascii_case(&word)).unwrap_or("something else")
-}
-
 /// A time for people, to the second.
 pub(super) fn seconds(seconds: f64) -> String {
     let whole = Duration::from_secs(seconds.max(0.0) as u64);
@@ -219,18 +208,5 @@ mod tests {
         let version = |found| schema(found, 5).level;
         assert_eq!([version(None), version(Some(0)), version(Some(4)), version(Some(6))], [Level::Error; 4]);
         assert_eq!(version(Some(5)), Level::Ok);
-    }
-
-    #[test]
-    fn the_kind_of_a_statement_shows_nothing_else_of_it() {
-        for (query, kind) in [
-            ("INSERT INTO notes VALUES ('secret')", "INSERT"),
-            ("  select 'secret'", "SELECT"),
-            ("secret()", "something else"),
-            ("/* secret */ SELECT 1", "something else"),
-            ("", "something else"),
-        ] {
-            assert_eq!(kind_of(query), kind);
-        }
     }
 }

@@ -8,12 +8,12 @@ use uuid::Uuid;
 use super::APPLICATION_NAME;
 use super::database::hidden;
 use super::finding;
-use super::finding::{Finding, Probe, error, kind_of, ok, seconds, warning};
+use super::finding::{Finding, Probe, error, ok, seconds, warning};
 use super::thresholds::Thresholds;
 use crate::limits::{DOCTOR_CLOCK_LOOKS, DOCTOR_LISTEN_TIMEOUT};
 use crate::output::{count, shortened};
 use crate::store;
-use crate::store::doctor::Session;
+use crate::store::doctor::{Session, kind_of};
 
 type Found = Result<Vec<Finding>, DatabaseError>;
 
@@ -97,7 +97,7 @@ pub(super) async fn vacuum_horizon(
     }
     if let Some((name, age)) = horizon.prepared.as_ref().filter(|(_, age)| *age > limit) {
         let text = format!("prepared transaction {} is {} old", shortened(name, 64), seconds(*age));
-        findings.push(warning(ID, text, "COMMIT PREPARED or ROLLBACK PREPARED it"));
+        findings.push(warning(ID, text, "end it with COMMIT PREPARED or ROLLBACK PREPARED"));
     }
     if !horizon.slots.is_empty() {
         let text = format!("replication slots that nobody uses: {}", horizon.slots.join(", "));

@@ -439,3 +439,16 @@ async fn the_key_is_not_changed_while_events_are_parked_by_it() {
     as_admin(&bench.db, "DELETE FROM seqline.parked_events").await;
     divides(&bench.db, 3, Some(LaneKey::Channel), Duration::ZERO, APPLY).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_lane_above_the_head_fails_and_does_not_move_while_another_goes_on() {
+    let (db, resources) = (lanes_database().await, resources(20));
+    append_resources(&db, &resources).await;
+    let bench = Bench::on(db, config(), in_lanes(2)).await;
+    as_admin(&bench.db, "UPDATE seqline.event_consumer_cursors SET last_seq = 50 WHERE lane = 1").await;
+    let error = seqline_testkit::drain(&bench.consumers, &name(PROBE)).await.unwrap_err();
+    assert!(matches!(error, RoundError::AheadOfHead { last_seq: 50, head: 20 }), "{error:?}");
+    assert_eq!(positions(&bench.db).await, [20, 50]);
+    let handled = handled(&bench.db).await;
+    assert!(!handled.is_empty() && handled.iter().all(|(_, lane)| *lane == 0), "{handled:?}");
+}

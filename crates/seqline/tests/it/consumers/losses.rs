@@ -230,3 +230,16 @@ async fn a_cursor_that_somebody_is_about_to_remove_is_locked_until_it_is_gone() 
     removing.commit().await.unwrap();
     assert_eq!(bench.round().await.unwrap_err().error_type(), "missing_cursor");
 }
+
+/// It has nothing left to handle, and is in another history all the same.
+#[tokio::test]
+async fn a_replay_at_its_end_above_the_head_is_a_failure_too() {
+    let bench = Bench::new(config(), plain()).await;
+    append(&bench.db.producer(), 1..=2).await;
+    bench.processes(2).await;
+    as_admin(&bench.db, "UPDATE seqline.event_consumers SET until_seq = 5").await;
+    set_cursor(&bench.db, 5).await;
+    let error = bench.round().await.unwrap_err();
+    let RoundError::AheadOfHead { last_seq: 5, head: 2 } = error else { panic!("{error:?}") };
+    assert_eq!(cursor(&bench.db, PROBE).await, 5);
+}
