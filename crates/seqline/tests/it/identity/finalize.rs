@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use seqline::Clock;
 use seqline::consumer::Mode;
 use seqline::identity::{self, EpochError, Finalized, Need, RestoredConsumers, Standing};
 use seqline::settings::{Sequencing, set_sequencing};
@@ -10,7 +11,9 @@ use serde_json::json;
 use sqlx::AssertSqlSafe;
 
 use super::{as_admin, audited, check_as, epoch, finalize, rule};
-use crate::consumers::{cursor, state_of};
+use crate::consumers::{
+    PROBE, Running, cursor, database, effects, plain, probe, quick, reaches, state_of, twice,
+};
 use crate::support::{append, head};
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -282,4 +285,39 @@ async fn nobody_but_the_application_starts_an_epoch() {
             "{role:?}: {refused:?}"
         );
     }
+}
+
+/// Nothing has to be stopped for it: it keeps out what would be wrong.
+#[tokio::test]
+async fn epochs_that_begin_under_writers_and_rounds_lose_and_repeat_nothing() {
+    const WRITERS: i64 = 3;
+    const EACH: i64 = 40;
+    let db = database().await;
+    let running = Running::on(&db, quick(), Clock::system(), [probe(plain())]);
+    cursor_exists(&db).await;
+    let writing: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let pool = db.producer();
+            tokio::spawn(async move {
+                for n in 0..EACH {
+                    append(&pool, [writer * EACH + n]).await;
+                }
+            })
+        })
+        .collect();
+    let mut epochs = std::collections::HashSet::new();
+    while epochs.len() < 10 || writing.iter().any(|writer| !writer.is_finished()) {
+        let done = finalize(&db, RestoredConsumers::Keep, Need::Stated).await.unwrap();
+        assert!(epochs.insert(done.new_epoch), "an epoch that there was before");
+    }
+    for writer in writing {
+        writer.await.unwrap();
+    }
+    reaches(&db, PROBE, WRITERS * EACH).await;
+    running.stops().await;
+    assert_eq!(effects(&db).await, twice(1..=WRITERS * EACH));
+}
+
+async fn cursor_exists(db: &TestDb) {
+    eventually(DEADLINE, "the cursor", async || cursor(db, PROBE).await >= 0).await;
 }
