@@ -11,6 +11,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, Connection};
 use uuid::Uuid;
 
+use crate::pooler::{self, Pooler};
 use crate::sequencing::{self, Sequenced};
 use crate::server::{TestServer, must};
 
@@ -39,11 +40,11 @@ pub enum Role {
     Sequencer,
 }
 
-/// All roles but the superuser.
-const LOGINS: [Role; 6] =
-    [Role::App, Role::Producer, Role::Reader, Role::Consumer, Role::Nobody, Role::Sequencer];
-
 impl Role {
+    /// All but the superuser.
+    pub(crate) const LOGINS: [Role; 6] =
+        [Role::App, Role::Producer, Role::Reader, Role::Consumer, Role::Nobody, Role::Sequencer];
+
     /// The name it logs in with.
     pub fn login(self) -> &'static str {
         match self {
@@ -79,6 +80,8 @@ pub struct TestDb {
     login_password: String,
     pools: [OnceLock<PgPool>; 7],
     sequenced: Option<Arc<Sequenced>>,
+    /// Through which pools go.
+    pooler: Option<Arc<Pooler>>,
 }
 
 impl TestDb {
@@ -118,6 +121,7 @@ impl TestDb {
             prepare_logins(server).await?;
             server.template.get_or_try_init(|| make_template(server)).await?;
             let mut db = TestDb::named(server);
+            db.pooler = pooler::chosen(server).await?;
             let alone = server.copying.lock().await;
             let strategy = server.copy_strategy;
             create(server, &format!("CREATE DATABASE {} TEMPLATE {TEMPLATE} {strategy}", db.name)).await?;
@@ -205,12 +209,17 @@ impl TestDb {
         self.pool(Role::App, max_connections)
     }
 
-    /// A new pool. It connects when it is first used.
+    /// A new pool. It connects when it is first used. It goes through a pooler if the [environment](crate::pooler) says so, but for the
+    /// superuser's.
     pub fn pool(&self, role: Role, max_connections: u32) -> PgPool {
-        PgPoolOptions::new().max_connections(max_connections).connect_lazy_with(self.options(role))
+        let options = match &self.pooler {
+            Some(pooler) if role != Role::Admin => pooler.through(&self.options(role)),
+            _ => self.options(role),
+        };
+        PgPoolOptions::new().max_connections(max_connections).connect_lazy_with(options)
     }
 
-    /// How to connect.
+    /// How to connect to the server itself.
     pub fn options(&self, role: Role) -> PgConnectOptions {
         match role {
             Role::Admin => self.admin.clone(),
@@ -276,6 +285,7 @@ impl TestDb {
             login_password: server.login_password.clone(),
             pools: Default::default(),
             sequenced: None,
+            pooler: None,
             name,
         }
     }
@@ -308,7 +318,7 @@ impl Drop for TestDb {
 async fn prepare_logins(server: &TestServer) -> anyhow::Result<()> {
     let make = || async {
         let mut connection = server.connect_as_admin("postgres").await?;
-        for role in LOGINS {
+        for role in Role::LOGINS {
             let statement =
                 format!("CREATE ROLE {} LOGIN PASSWORD '{}'", role.login(), server.login_password);
             execute(&mut connection, &statement).await.context("make the test logins")?;
@@ -345,7 +355,7 @@ async fn open_public_schema(connection: &mut PgConnection) -> anyhow::Result<()>
 }
 
 async fn grant_groups(connection: &mut PgConnection) -> anyhow::Result<()> {
-    for role in LOGINS {
+    for role in Role::LOGINS {
         let Some(group) = role.group() else { continue };
         let statement = format!("GRANT {group} TO {}", role.login());
         execute(connection, &statement).await.with_context(|| format!("grant {group}"))?;

@@ -21,6 +21,7 @@
 //! | [`db`] | a database of one's own, and logins with no more rights than the product needs |
 //! | [`sequencing`] | the same tests with events numbered inside COMMIT and after it |
 //! | [`server`] | a server of one's own: to kill it, or to measure with production durability |
+//! | [`pooler`] | a pooler in transaction mode in front of a server |
 //! | [`proxy`] | a network that is slow, cut, or silent |
 //! | [`history`] | record what writers did |
 //! | [`mod@check`] | compare that with what a reader saw |
@@ -46,6 +47,7 @@ pub mod db;
 pub mod sequencing;
 pub mod server;
 
+pub mod pooler;
 pub mod proxy;
 
 pub mod check;
@@ -66,6 +68,7 @@ pub use check::{Summary, Violation, check};
 pub use db::{Role, TestDb};
 pub use drain::drain;
 pub use history::{Attempt, History, Outcome, Record};
+pub use pooler::Pooler;
 pub use proxy::FaultProxy;
 pub use sequencing::{settled, settled_behind};
 pub use server::TestServer;

@@ -4,6 +4,7 @@
 //! it ends. Nothing in here is bound to the runtime of the test that happened to start the server.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use anyhow::Context;
 use seqline::embedded::{Durability, PostgresBinaries, PostgresServer, ServerConfig};
@@ -11,6 +12,8 @@ use sqlx::Connection;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use tokio::sync::{Mutex, OnceCell};
 use uuid::Uuid;
+
+use crate::pooler::Pooler;
 
 /// What test servers run with, besides their durability.
 pub(crate) const SETTINGS: [(&str, &str); 6] = [
@@ -33,6 +36,7 @@ pub struct TestServer {
     pub(crate) login_password: String,
     pub(crate) logins: OnceCell<()>,
     pub(crate) template: OnceCell<()>,
+    pub(crate) pooler: OnceCell<Arc<Pooler>>,
     /// How databases are copied: behind `CREATE DATABASE .. TEMPLATE ..`.
     pub(crate) copy_strategy: &'static str,
     /// A template cannot be copied twice at the same time.
@@ -113,6 +117,12 @@ impl TestServer {
         must(async { Ok(self.postgres.start_again().await?) }).await;
     }
 
+    /// The superuser's password.
+    pub(crate) fn admin_password(&self) -> String {
+        const FILE: &str = "seqline.password";
+        std::fs::read_to_string(self.postgres.data_dir().join(FILE)).unwrap_or_default().trim().to_owned()
+    }
+
     pub(crate) async fn connect_as_admin(&self, database: &str) -> anyhow::Result<PgConnection> {
         let options = self.admin_options().database(database);
         let connected = PgConnection::connect_with(&options).await;
@@ -153,6 +163,7 @@ async fn start(durability: Durability, settings: &[(&str, &str)]) -> anyhow::Res
         login_password: Uuid::new_v4().simple().to_string(),
         logins: OnceCell::new(),
         template: OnceCell::new(),
+        pooler: OnceCell::new(),
         copying: Mutex::new(()),
     })
 }

@@ -24,8 +24,14 @@ use crate::{pool, store, trace};
 /// [`DatabaseError`] when no connection can be had or the server refuses it.
 pub async fn begin(pool: &PgPool) -> Result<PgTransaction<'static>, DatabaseError> {
     let pool = pool.clone();
-    #[expect(clippy::disallowed_methods, reason = "on a task of its own it is always driven to its end")]
-    let task = tokio::spawn(async move { pool.begin().await });
+    let task = tokio::spawn(async move {
+        // On a task of its own it is always driven to its end.
+        match pool::is_pooled(&pool) {
+            true => pool.begin_with(store::connection::BEGIN_POOLED).await,
+            #[expect(clippy::disallowed_methods, reason = "this is the one place")]
+            false => pool.begin().await,
+        }
+    });
     match task.await {
         Ok(begun) => Ok(begun?),
         // Only a runtime that is shutting down cancels the task, and sqlx does not panic here by contract.

@@ -10,6 +10,7 @@ use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres};
 
 use crate::error::DatabaseError;
+use crate::{pool, store};
 
 /// Runs `future` for at most `limit`.
 pub(crate) async fn within<T, E, F>(limit: Duration, future: F) -> Result<T, E>
@@ -39,25 +40,44 @@ impl Stopwatch {
 
 /// A pooled connection for one piece of work. Unless [`Lease::done`] says that the work ended well, the connection is
 /// closed and not reused: it may be in the middle of an answer that never comes.
-pub(crate) struct Lease(Option<PoolConnection<Postgres>>);
+pub(crate) struct Lease {
+    connection: Option<PoolConnection<Postgres>>,
+    pooled: bool,
+}
 
 impl Lease {
     pub(crate) async fn acquire(pool: &PgPool) -> Result<Self, DatabaseError> {
-        Ok(Self(Some(pool.acquire().await?)))
+        Ok(Self { connection: Some(pool.acquire().await?), pooled: pool::is_pooled(pool) })
     }
 
     pub(crate) fn connection(&mut self) -> &mut PgConnection {
-        self.0.as_mut().unwrap_or_else(|| unreachable!("a lease holds its connection until it is done"))
+        self.connection
+            .as_mut()
+            .unwrap_or_else(|| unreachable!("a lease holds its connection until it is done"))
     }
 
     pub(crate) fn done(mut self) {
-        self.0.take();
+        self.connection.take();
+    }
+
+    /// How a transaction begins that is to begin like this.
+    pub(crate) fn beginning(&self, beginning: &str) -> String {
+        if self.pooled { store::connection::begin_pooled(beginning) } else { beginning.to_owned() }
+    }
+
+    /// Statements with arguments that need no transaction: behind a pooler they are in one of their own.
+    pub(crate) async fn alone<T, E: From<sqlx::Error>>(
+        &mut self,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let pooled = self.pooled;
+        pool::alone(self.connection(), pooled, work).await
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(connection) = &mut self.0 {
+        if let Some(connection) = &mut self.connection {
             connection.close_on_drop();
         }
     }

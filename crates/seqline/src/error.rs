@@ -54,10 +54,11 @@ impl DatabaseError {
     /// The same for what the driver reports.
     pub(crate) fn is_of_surroundings(error: &sqlx::Error) -> bool {
         match error.as_database_error().and_then(|error| error.code()).as_deref() {
-            // Rollbacks by conflict, resources, operator intervention, a lock that was not available, a server that takes no writes.
+            // Rollbacks by conflict, resources, operator intervention, a lock that was not available.
             Some(code) => {
                 matches!(code.get(..2), Some("40" | "53" | "57" | "08")) && code != "57014"
-                    || matches!(code, "55P03" | "25P03" | "25P04" | READ_ONLY_TRANSACTION)
+                    || matches!(code, "55P03" | "25P03" | "25P04")
+                    || Self::is_of_read_only_server(error)
             }
             None => Self::is_of_connection(error) || matches!(error, sqlx::Error::PoolTimedOut),
         }
@@ -74,8 +75,22 @@ impl DatabaseError {
     /// that was begun as a read-only one is answered in the same way.
     #[must_use]
     pub fn is_read_only_server(&self) -> bool {
-        self.sqlstate() == Some(READ_ONLY_TRANSACTION)
-            || matches!(&self.0, sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem)
+        Self::is_of_read_only_server(&self.0)
+    }
+
+    fn is_of_read_only_server(error: &sqlx::Error) -> bool {
+        match error {
+            sqlx::Error::Database(error) => {
+                let pg = error.try_downcast_ref::<PgDatabaseError>();
+                // The second is what a standby says to a transaction that is to write by its BEGIN.
+                pg.is_some_and(|pg| {
+                    pg.code() == READ_ONLY_TRANSACTION
+                        || pg.code() == "0A000" && pg.routine() == Some("call_bool_check_hook")
+                })
+            }
+            sqlx::Error::Io(error) => error.kind() == std::io::ErrorKind::ReadOnlyFilesystem,
+            _ => false,
+        }
     }
 
     /// Whether the connection is to be closed and not used again.

@@ -84,7 +84,7 @@ impl Listener {
         .await?;
         let called = within(self.heartbeat_timeout, async {
             let mut lease = Lease::acquire(&self.probe).await?;
-            store::listen::call(lease.connection(), probe).await?;
+            lease.alone(async |connection| store::listen::call(connection, probe).await).await?;
             lease.done();
             Ok::<_, DatabaseError>(())
         });

@@ -9,7 +9,7 @@ mod holders;
 
 use std::time::Duration;
 
-use sqlx::{Connection, PgConnection, PgPool};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
@@ -247,7 +247,9 @@ impl Maintenance {
     async fn claim(&self, interval: Duration) -> Result<Option<OffsetDateTime>, DatabaseError> {
         within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
-            let claimed = store::tasks::claim(lease.connection(), TASK, interval, TASK_LEASE).await?;
+            let claim = lease
+                .alone(async |connection| store::tasks::claim(connection, TASK, interval, TASK_LEASE).await);
+            let claimed = claim.await?;
             lease.done();
             Ok(claimed)
         })
@@ -277,7 +279,7 @@ impl Maintenance {
     async fn finish(&self, started_at: OffsetDateTime) -> Result<(), DatabaseError> {
         within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
-            store::tasks::finish(lease.connection(), TASK, started_at).await?;
+            lease.alone(async |connection| store::tasks::finish(connection, TASK, started_at).await).await?;
             lease.done();
             Ok(())
         })
@@ -287,7 +289,10 @@ impl Maintenance {
     async fn due_in(&self, interval: Duration) -> Result<Duration, DatabaseError> {
         within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
-            let ms = store::tasks::due_in_ms(lease.connection(), TASK, interval, TASK_LEASE).await?;
+            let due = lease.alone(async |connection| {
+                store::tasks::due_in_ms(connection, TASK, interval, TASK_LEASE).await
+            });
+            let ms = due.await?;
             lease.done();
             Ok(Duration::from_millis(ms.unwrap_or(0).max(0).unsigned_abs()))
         })
@@ -328,7 +333,7 @@ impl Maintenance {
     async fn perform(&self, step: Step, lock_timeout: Duration) -> Result<Done, DatabaseError> {
         within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
-            let result = step.run(lease.connection(), lock_timeout).await;
+            let result = step.run(&mut lease, lock_timeout).await;
             // A server that answers, be it with an error, leaves the connection usable.
             if result.as_ref().err().is_none_or(|error| !error.spoils_connection()) {
                 lease.done();
@@ -394,29 +399,32 @@ impl Done {
 }
 
 impl Step {
-    async fn run(self, connection: &mut PgConnection, lock_timeout: Duration) -> Result<Done, DatabaseError> {
+    async fn run(self, lease: &mut Lease, lock_timeout: Duration) -> Result<Done, DatabaseError> {
         match self {
-            Self::Ensure => Ok(Done::with(ensure_partitions(connection).await?)),
+            Self::Ensure => Ok(Done::with(lease.alone(ensure_partitions).await?)),
             Self::Close { opened_before } => {
-                let closed = store::partitions::close(connection, opened_before, lock_timeout).await?;
-                Ok(Done::with(i32::from(closed)))
+                let close = lease.alone(async |connection| {
+                    store::partitions::close(connection, opened_before, lock_timeout).await
+                });
+                Ok(Done::with(i32::from(close.await?)))
             }
             Self::Drop { cutoff, held_cutoff } => {
-                drop_expired(connection, cutoff, held_cutoff, lock_timeout).await
+                drop_expired(lease, cutoff, held_cutoff, lock_timeout).await
             }
         }
     }
 }
 
 async fn drop_expired(
-    connection: &mut PgConnection,
+    lease: &mut Lease,
     cutoff: OffsetDateTime,
     held_cutoff: OffsetDateTime,
     lock_timeout: Duration,
 ) -> Result<Done, DatabaseError> {
     // Before the transaction: with the lock of a reader in its hands it would be in the way of another that drops.
-    let head = store::read::head(connection).await?;
-    let mut tx = connection.begin_with(store::partitions::BEGINNING_OF_DROP).await?;
+    let head = lease.alone(async |connection| store::read::head(connection).await).await?;
+    let beginning = AssertSqlSafe(lease.beginning(store::partitions::BEGINNING_OF_DROP));
+    let mut tx = lease.connection().begin_with(beginning).await?;
     let expired = store::partitions::drop_expired(&mut tx, cutoff, held_cutoff, head, lock_timeout).await?;
     tx.commit().await?;
     let Some(expired) = expired else { return Ok(Done::with(0)) };

@@ -3,11 +3,16 @@
 //! After a failover the address of the database leads to the new primary, and the connections of a pool may still lead to the old one, a
 //! standby by now: they work, and no write ever does. What the library does over a pool gives up such a connection when a write is
 //! refused, or when it finds that out before. [`only_for_writes`] does the same for whatever else goes over a pool.
+//!
+//! And connections through a pooler in transaction mode, which may lead to another session of the server with each transaction. Options with
+//! `statement_cache_capacity(0)`, in a URL `statement-cache-capacity=0`, say so. The driver prepares a statement and then executes it, so
+//! each of them is in a transaction then; and it never gives up the names of those that it does not keep, so each transaction begins by
+//! giving up those that others have left in the session.
 
 use std::time::Duration;
 
-use sqlx::PgConnection;
 use sqlx::postgres::PgPoolOptions;
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::deadline::within;
 use crate::error::DatabaseError;
@@ -56,4 +61,26 @@ pub(crate) async fn end_session(connection: &mut PgConnection) {
     let ended = within(NETWORK_MARGIN, async { Ok(store::connection::end_session(connection).await?) });
     // As a rule it says that it was ended.
     let _: Result<(), DatabaseError> = ended.await;
+}
+
+/// Whether no statement may outlive its transaction on connections of this pool.
+pub(crate) fn is_pooled(pool: &PgPool) -> bool {
+    // The driver has no other way to ask for it.
+    let url = pool.connect_options().to_url_lossy();
+    url.query_pairs().any(|(key, value)| key == "statement-cache-capacity" && value == "0")
+}
+
+/// Work in a transaction of its own where no statement may outlive its transaction, and without one elsewhere.
+pub(crate) async fn alone<T, E: From<sqlx::Error>>(
+    connection: &mut PgConnection,
+    pooled: bool,
+    work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
+) -> Result<T, E> {
+    if !pooled {
+        return work(connection).await;
+    }
+    let mut tx = connection.begin_with(store::connection::BEGIN_POOLED).await?;
+    let done = work(&mut tx).await?;
+    tx.commit().await?;
+    Ok(done)
 }

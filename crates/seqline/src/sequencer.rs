@@ -73,13 +73,16 @@ pub struct Sequencer {
     config: SequencerConfig,
     clock: Clock,
     id: Uuid,
+    /// See [`crate::pool`].
+    pooled: bool,
 }
 
 impl Sequencer {
     /// A sequencer over `pool`, of which it holds one connection while it is active, as a role that may do what `seqline_app` may.
     #[must_use]
     pub fn new(pool: PgPool, config: SequencerConfig, clock: Clock) -> Self {
-        Self { pool, config, clock, id: Uuid::new_v4() }
+        let pooled = pool::is_pooled(&pool);
+        Self { pool, config, clock, id: Uuid::new_v4(), pooled }
     }
 
     /// Runs until `stop` is cancelled: a batch that runs then is finished, and the lease given back. A database that is away is waited for.
@@ -120,9 +123,12 @@ impl Sequencer {
         let mut pause = self.config.lease / 3;
         if !self.is_needed(connection).await? {
             pause = SEQUENCER_HOUSEKEEPING_INTERVAL;
-        } else if self.bounded(self.hold(connection)).await? {
+        } else if self.hold(connection).await? {
             self.work(connection, stop, &mut *outage_said, &mut *backoff).await?;
-            self.bounded(async { Ok(store::sequencer::release(connection, self.id).await?) }).await?;
+            let release = self.alone(connection, async |connection| {
+                Ok(store::sequencer::release(connection, self.id).await?)
+            });
+            release.await?;
         }
         lease.done();
         goes_on(outage_said, backoff);
@@ -131,7 +137,7 @@ impl Sequencer {
 
     /// Whether events can wait. When they are numbered inside COMMIT, and no change to that is under way, there is nothing to look for.
     async fn is_needed(&self, connection: &mut PgConnection) -> Result<bool, DatabaseError> {
-        Ok(!self.bounded(settings::settings(connection)).await?.is_at_commit_only())
+        Ok(!self.alone(connection, settings::settings).await?.is_at_commit_only())
     }
 
     /// Numbers what waits until it is asked to stop, another has the lease, or nothing can wait any more.
@@ -143,13 +149,13 @@ impl Sequencer {
         backoff: &mut Backoff,
     ) -> Result<(), DatabaseError> {
         // From what was noted each time: what was remembered from before an outage can be of a history that was not durable.
-        let mut window = self.bounded(noted(connection)).await?;
+        let mut window = self.alone(connection, noted).await?;
         let (mut renewed, mut kept, mut last_event) =
             (Stopwatch::start(), Stopwatch::start(), Stopwatch::start());
         while !stop.is_cancelled() {
             if renewed.elapsed() >= self.config.lease / 3 {
                 renewed = Stopwatch::start();
-                if !self.bounded(self.hold(connection)).await? {
+                if !self.hold(connection).await? {
                     return Ok(());
                 }
             }
@@ -188,17 +194,22 @@ impl Sequencer {
     }
 
     async fn hold(&self, connection: &mut PgConnection) -> Result<bool, DatabaseError> {
-        Ok(store::sequencer::hold(connection, self.id, self.config.lease).await?)
+        let hold = self.alone(connection, async |connection| {
+            Ok(store::sequencer::hold(connection, self.id, self.config.lease).await?)
+        });
+        hold.await
     }
 
     /// The next batch. Partitions that are missing are made, as many as it needs: nobody else is told of them, as writers are when they
     /// number themselves, and what has committed cannot be refused any more.
     async fn batch(&self, connection: &mut PgConnection, window: &Window) -> Result<Batch, DatabaseError> {
-        match self.bounded(next_batch(connection, window, self.config.batch_size)).await {
+        match self.try_batch(connection, window).await {
             Err(error) => match missing_partition(&error) {
                 Some((first, last)) => {
-                    self.bounded(make_partitions(connection, first, last)).await?;
-                    self.bounded(next_batch(connection, window, self.config.batch_size)).await
+                    let make = self
+                        .alone(connection, async |connection| make_partitions(connection, first, last).await);
+                    make.await?;
+                    self.try_batch(connection, window).await
                 }
                 None => Err(error),
             },
@@ -208,12 +219,33 @@ impl Sequencer {
 
     /// Remembers how far it has come, and completes a change to numbering inside COMMIT.
     async fn keep_house(&self, connection: &mut PgConnection, window: &Window) -> Result<(), DatabaseError> {
-        self.bounded(async {
-            store::sequencer::note_progress(connection, window.high(), &window.missing()).await?;
-            store::sequencer::close_staging(connection).await?;
-            Ok(())
-        })
-        .await
+        let note = self.alone(connection, async |connection| {
+            Ok(store::sequencer::note_progress(connection, window.high(), &window.missing()).await?)
+        });
+        note.await?;
+        let close =
+            self.alone(connection, async |connection| Ok(store::sequencer::close_staging(connection).await?));
+        close.await.map(drop)
+    }
+
+    async fn try_batch(
+        &self,
+        connection: &mut PgConnection,
+        window: &Window,
+    ) -> Result<Batch, DatabaseError> {
+        let batch = self.alone(connection, async |connection| {
+            next_batch(connection, window, self.config.batch_size).await
+        });
+        batch.await
+    }
+
+    /// Statements in a transaction of their own, where it takes one to keep them together.
+    async fn alone<T>(
+        &self,
+        connection: &mut PgConnection,
+        work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
+        self.bounded(pool::alone(connection, self.pooled, work)).await
     }
 
     async fn bounded<T>(

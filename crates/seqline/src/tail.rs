@@ -188,9 +188,9 @@ impl Tail {
             Start::Head => {
                 within(config.statement_timeout, async {
                     let mut lease = Lease::acquire(&pool).await?;
-                    let head = read::head(lease.connection()).await?;
+                    let head = lease.alone(async |connection| read::head(connection).await).await?;
                     DurableHead::default().wait_for(lease.connection(), head).await?;
-                    let anchor = read::id_at(lease.connection(), head).await?;
+                    let anchor = lease.alone(async |connection| read::id_at(connection, head).await).await?;
                     lease.done();
                     Ok::<_, DatabaseError>((head, anchor))
                 })
@@ -309,10 +309,12 @@ impl Tail {
         let position = *self.position.borrow();
         let (at, batch) = within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
-            let connection = lease.connection();
-            let (at, batch) = read::events_behind(connection, position, self.config.batch_size).await?;
+            let behind = lease.alone(async |connection| {
+                read::events_behind(connection, position, self.config.batch_size).await
+            });
+            let (at, batch) = behind.await?;
             if let Some(last) = batch.last() {
-                known.durable.wait_for(connection, last.seq).await?;
+                known.durable.wait_for(lease.connection(), last.seq).await?;
             }
             lease.done();
             Ok::<_, ReadError>((at, batch))

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use sqlx::PgPool;
+
 use crate::limits::{NETWORK_MARGIN, STATEMENT_DEADLINE};
-use crate::store;
+use crate::{pool, store};
 
 /// What a process may choose about its consumers.
 #[derive(Debug, Clone)]
@@ -48,8 +50,10 @@ pub struct ConsumerConfig {
 
 impl ConsumerConfig {
     /// How a transaction begins, with timeouts that the server keeps: what a client has given up would else go on there.
-    pub(super) fn beginning(&self) -> String {
-        store::consumers::beginning(self.statement_timeout, self.lock_timeout, self.idle_in_tx_timeout)
+    pub(super) fn beginning(&self, pool: &PgPool) -> String {
+        let beginning =
+            store::consumers::beginning(self.statement_timeout, self.lock_timeout, self.idle_in_tx_timeout);
+        if pool::is_pooled(pool) { store::connection::begin_pooled(&beginning) } else { beginning }
     }
 
     /// When a statement is given up here. The server ends it first, if it can.

@@ -196,7 +196,10 @@ impl RoundError {
 
     /// Whether a write was refused because the server takes none.
     pub(super) fn is_read_only_server(&self) -> bool {
-        self.has_sqlstate(|code| code == "25006")
+        match self {
+            Self::Database(error) => error.is_read_only_server(),
+            _ => self.has_sqlstate(|code| code == "25006"),
+        }
     }
 
     /// Whether a statement was refused because one before it had failed.

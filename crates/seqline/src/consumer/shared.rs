@@ -50,7 +50,8 @@ impl Shared {
     pub(super) async fn positions(&self, names: &[&str]) -> Result<Vec<Position>, DatabaseError> {
         within(self.config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.pool).await?;
-            let positions = store::consumers::positions(lease.connection(), names).await?;
+            let positions =
+                lease.alone(async |connection| store::consumers::positions(connection, names).await).await?;
             if positions.iter().any(|at| at.read_only_server) {
                 return Err(DatabaseError::read_only_server());
             }
@@ -75,7 +76,8 @@ impl Shared {
         within(self.config.deadline(), async {
             let mut lease = Lease::acquire(&self.pool).await?;
             let ensured = async {
-                let mut tx = lease.connection().begin_with(AssertSqlSafe(self.config.beginning())).await?;
+                let mut tx =
+                    lease.connection().begin_with(AssertSqlSafe(self.config.beginning(&self.pool))).await?;
                 store::consumers::ensure(&mut tx, &new).await?;
                 let names: Vec<&str> = new.iter().map(|consumer| consumer.name).collect();
                 let divisions = store::consumers::divisions(&mut tx, &names).await?;

@@ -276,15 +276,13 @@ impl Worker {
         let config = &self.shared.config;
         let written = within(config.statement_timeout, async {
             let mut lease = Lease::acquire(&self.shared.pool).await?;
-            match record {
-                Record::Recovered => {
-                    store::consumers::record_recovery(lease.connection(), name, self.lane).await?
-                }
+            let written = lease.alone(async |connection| match record {
+                Record::Recovered => store::consumers::record_recovery(connection, name, self.lane).await,
                 Record::Failing { error_type, seq } => {
-                    store::consumers::record_failure(lease.connection(), name, self.lane, error_type, seq)
-                        .await?;
+                    store::consumers::record_failure(connection, name, self.lane, error_type, seq).await
                 }
-            }
+            });
+            written.await?;
             lease.done();
             Ok::<_, DatabaseError>(())
         });

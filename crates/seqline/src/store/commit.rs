@@ -2,6 +2,8 @@
 
 use sqlx::{PgConnection, Row};
 
+use super::connection::fetch_alone;
+
 /// What the database says about a transaction that is about to commit.
 pub(crate) struct Prepared {
     /// Of which database, and of which life of its server, the flush has to be, when its COMMIT does not wait for one: see `seqline.prepare_commit`.
@@ -26,12 +28,12 @@ pub(crate) async fn touch(connection: &mut PgConnection) -> Result<(), sqlx::Err
 
 /// A commit of its own that is durable when it returns, and all before it that had the `flushed_by` which it returns. Outside a transaction.
 pub(crate) async fn flush(connection: &mut PgConnection) -> Result<String, sqlx::Error> {
-    sqlx::query_scalar("SELECT seqline.flush()").fetch_one(connection).await
+    fetch_alone(connection, "SELECT seqline.flush()").await?.try_get(0)
 }
 
 /// Tells listeners that there may be new events. Outside a transaction. Nobody needs to be told of it again after a crash, so it is not
 /// waited for the disk.
 pub(crate) async fn wake(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     let wake = "SELECT set_config('synchronous_commit', 'off', true), seqline.wake()";
-    sqlx::query(wake).execute(connection).await.map(drop)
+    fetch_alone(connection, wake).await.map(drop)
 }

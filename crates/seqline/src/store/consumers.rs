@@ -122,7 +122,7 @@ pub(crate) struct Position {
     pub(crate) standing: Standing,
     /// Whether a parked event is to be tried.
     pub(crate) due: bool,
-    /// Whether the server takes no writes, so that no round can be had.
+    /// Whether the server is a standby, so that no round can be had.
     pub(crate) read_only_server: bool,
 }
 
@@ -140,7 +140,7 @@ pub(crate) async fn positions(
 ) -> Result<Vec<Position>, sqlx::Error> {
     let rows = sqlx::query(
         "SELECT name, lane, lanes, last_seq, goal, head, state, due,
-             pg_catalog.current_setting('transaction_read_only') = 'on'
+             pg_catalog.pg_is_in_recovery()
          FROM seqline.consumer_positions($1)",
     )
     .bind(names)

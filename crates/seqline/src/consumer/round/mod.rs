@@ -36,9 +36,9 @@ use crate::durable::DurableHead;
 use crate::error::{CommitError, DatabaseError};
 use crate::job::JobError;
 use crate::limits::{READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX, SCAN_EVENTS_MAX};
-use crate::store;
 use crate::store::consumers::{Advance, HeldCursor, Lock, Position, Standing};
 use crate::store::parking::Trial;
+use crate::{pool, store};
 
 use parking::Begun;
 
@@ -150,7 +150,7 @@ impl Rounds<'_> {
             },
         };
         *beginning = true;
-        let tx = self.ask(connection.begin_with(AssertSqlSafe(self.config.beginning()))).await?;
+        let tx = self.ask(connection.begin_with(AssertSqlSafe(self.config.beginning(self.pool)))).await?;
         *beginning = false;
         let mut round = Round { tx, consumer: self.name, lane, jobs: RoundJobs::new(self.outlet) };
         let result = Box::pin(self.work(&mut round, known, tried)).await;
@@ -187,7 +187,12 @@ impl Rounds<'_> {
 
     /// Where the cursor is, if there is anything to do.
     async fn look(&self, connection: &mut PgConnection) -> Result<Look, RoundError> {
-        let positions = self.ask(store::consumers::positions(connection, &[self.name.as_str()])).await?;
+        let pooled = pool::is_pooled(self.pool);
+        let names = [self.name.as_str()];
+        let look = pool::alone(connection, pooled, async |connection| {
+            store::consumers::positions(connection, &names).await
+        });
+        let positions = self.ask(look).await?;
         let Some(any) = positions.first() else { return Err(RoundError::MissingCursor) };
         if any.read_only_server {
             // What is new is on another server, as after a failover. Whoever hears this gets another connection.

@@ -11,9 +11,9 @@ use crate::consumer::policy::{FailurePolicy, Fate, Mark, fate};
 use crate::deadline::within;
 use crate::error::DatabaseError;
 use crate::event::StoredEvent;
-use crate::store;
 use crate::store::consumers::HeldCursor;
 use crate::store::parking::{ABORTED, Trial};
+use crate::{pool, store};
 
 /// How a round of a consumer goes on when its events were read.
 pub(super) enum Begun {
@@ -152,12 +152,12 @@ impl Rounds<'_> {
 
     /// On the connection for marks. One that was kept may have been closed meanwhile, and then it is done on a new one.
     async fn write(&self, note: Note) -> Result<(), DatabaseError> {
-        let name = self.name.as_str();
+        let (name, pooled) = (self.name.as_str(), pool::is_pooled(self.pool));
         within(self.config.deadline(), async {
             loop {
                 let mut lease = self.marks.acquire(self.pool).await?;
                 let connection = lease.connection();
-                let written = match &note {
+                let written = pool::alone(connection, pooled, async |connection| match &note {
                     Note::Round(trial, pause, error_type) => {
                         store::parking::mark_round(connection, name, *trial, *pause, error_type).await
                     }
@@ -169,8 +169,8 @@ impl Rounds<'_> {
                     Note::Ended(lane, parked, error_type) => {
                         store::parking::note_attempt(connection, name, *lane, *parked, error_type).await
                     }
-                };
-                match written.map_err(DatabaseError::from) {
+                });
+                match written.await.map_err(DatabaseError::from) {
                     Err(error) if error.is_connection_failure() && lease.was_kept() => {}
                     Err(error) => return Err(error),
                     Ok(()) => {

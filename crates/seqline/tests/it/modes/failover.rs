@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use seqline::consumer::{Consumer, Outcome};
+use seqline::limits::READ_ONLY_CHECK_AFTER;
 use seqline::maintenance::{Maintenance, MaintenanceConfig};
 use seqline::sequencer::{Sequencer, SequencerConfig};
 use seqline::settings::{Sequencing, set_sequencing};
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::consumers::{self, Bench, DEADLINE, config, database, name, plain, probe, quick};
 use crate::support::{append, event};
+use crate::tail::manual;
 
 const SAID: &str = "the server takes no writes, it is a standby or read only";
 
@@ -73,25 +75,55 @@ async fn an_append_that_is_refused_for_it_costs_the_pool_its_connection() {
 }
 
 #[tokio::test]
-async fn a_round_and_a_step_of_maintenance_cost_it_too() {
+async fn a_step_of_maintenance_that_is_refused_for_it_costs_it_too() {
     let server = TestServer::fast().await;
     let db = TestDb::on(&server).await;
+    let (pool, mut admin) = (db.app_pool(1), server_admin(&server).await);
+    let before = pid(&pool).await;
+    set_read_only(&mut admin, "on").await;
+    let maintenance = Maintenance::new(pool.clone(), MaintenanceConfig::default(), Clock::system());
+    assert_read_only_server(&maintenance.run().await.unwrap_err());
+    assert_ne!(pid(&pool).await, before);
+}
+
+/// A standby shows where consumers are, and they are never further there than on the primary.
+#[tokio::test]
+async fn a_round_on_a_standby_costs_the_pool_its_connection() {
+    let primary = TestServer::durable().await;
+    let db = TestDb::on(&primary).await;
     consumers::make_effects(&db).await;
     append(&db.producer(), [1]).await;
-    let mut admin = server_admin(&server).await;
+    let standby = Standby::synchronous(&primary).await;
     let bench = Bench::on(db, config(), probe(plain())).await;
-    let before = pid(&bench.pool).await;
-    set_read_only(&mut admin, "on").await;
-    let error = bench.round().await.unwrap_err();
-    assert_eq!((error.error_type(), error.seq()), ("database", None));
+    let options = bench.db.options(Role::App).port(standby.admin_options().get_port());
+    let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(options.clone());
+    let (clock, _) = manual();
+    let on_standby = consumers::consumers(pool.clone(), options.clone(), config(), clock, [probe(plain())]);
+    // The standby has the cursor at the latest when whoever made it was answered.
+    let before = pid(&pool).await;
+    let error = on_standby.round(&name(consumers::PROBE)).await.unwrap_err();
     assert!(error.to_string().contains(SAID), "{error}");
-    let after = pid(&bench.pool).await;
-    assert_ne!(after, before);
-    let maintenance = Maintenance::new(bench.pool.clone(), MaintenanceConfig::default(), Clock::system());
-    assert_read_only_server(&maintenance.run().await.unwrap_err());
-    assert_ne!(pid(&bench.pool).await, after);
-    set_read_only(&mut admin, "off").await;
+    assert_eq!(error.error_type(), "database");
+    assert_ne!(pid(&pool).await, before);
+    // Waiting helps, so a worker that starts there waits.
+    assert!(on_standby.ensure().await.unwrap_err().is_retryable());
     assert_eq!(bench.round().await.unwrap().outcome, Outcome::Processed);
+
+    // A pool for writes hands none out that was not used for a while.
+    let pool = seqline::pool::only_for_writes(PgPoolOptions::new().max_connections(1));
+    let pool = pool.connect_with(options).await.unwrap();
+    let before = pid(&pool).await;
+    eventually(DEADLINE, "another connection", async || {
+        Clock::system().sleep(2 * READ_ONLY_CHECK_AFTER).await;
+        pid(&pool).await != before
+    })
+    .await;
+    // One to the primary stays.
+    let pool = seqline::pool::only_for_writes(PgPoolOptions::new().max_connections(1));
+    let pool = pool.connect_with(bench.db.options(Role::App)).await.unwrap();
+    let before = pid(&pool).await;
+    Clock::system().sleep(2 * READ_ONLY_CHECK_AFTER).await;
+    assert_eq!(pid(&pool).await, before);
 }
 
 /// Also when a handler was the first to write, or the server was found out in the middle of a round.
@@ -112,26 +144,6 @@ async fn a_handler_that_is_refused_for_it_costs_it_too_and_its_event_is_not_to_b
     let error = bench.round().await.unwrap_err();
     assert_eq!((error.error_type(), error.seq()), ("handler", Some(1)));
     assert_ne!(pid(&bench.pool).await, before);
-}
-
-#[tokio::test]
-async fn a_pool_for_writes_hands_out_no_connection_to_a_server_that_takes_none() {
-    let server = TestServer::fast().await;
-    let db = TestDb::on(&server).await;
-    let mut admin = server_admin(&server).await;
-    let options = PgPoolOptions::new().max_connections(1);
-    let pool = seqline::pool::only_for_writes(options).connect_with(db.options(Role::App)).await.unwrap();
-    let before = pid(&pool).await;
-    eventually(DEADLINE, "a connection that is idle", async || pool.num_idle() == 1).await;
-    assert_eq!(pid(&pool).await, before);
-    set_read_only(&mut admin, "on").await;
-    // Unused for long enough to be asked.
-    eventually(DEADLINE, "another connection", async || {
-        Clock::system().sleep(Duration::from_millis(150)).await;
-        pid(&pool).await != before
-    })
-    .await;
-    set_read_only(&mut admin, "off").await;
 }
 
 async fn server_admin(server: &TestServer) -> PgConnection {

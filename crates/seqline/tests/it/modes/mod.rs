@@ -4,4 +4,5 @@ mod clocks;
 mod disk_full;
 mod failover;
 mod poll_only;
+mod pooled;
 mod read_only;
