@@ -114,12 +114,19 @@ pub(crate) struct Health {
     clock: Clock,
     limits: Limits,
     state: Arc<Mutex<State>>,
-    tail: Arc<Mutex<Option<latest::Receiver<i64>>>>,
+    tail: Arc<Mutex<Option<FollowedTail>>>,
     /// The epoch in which numbers may be handed out; none while that is not known, or none may be.
     history: Arc<latest::Sender<Option<Uuid>>>,
     look_wanted: Arc<Notify>,
     /// How many looks there were.
     looks: Arc<latest::Sender<u64>>,
+}
+
+/// The tail of a process, which delivers in one epoch.
+#[derive(Debug)]
+pub(crate) struct FollowedTail {
+    pub(crate) epoch: Uuid,
+    pub(crate) position: latest::Receiver<i64>,
 }
 
 impl Health {
@@ -139,16 +146,21 @@ impl Health {
         self.change(|state| state.stage = stage);
     }
 
-    /// From now on the tail has to keep up, if there is one.
-    pub(crate) fn follows(&self, position: Option<latest::Receiver<i64>>) {
-        *self.tail.lock().unwrap_or_else(PoisonError::into_inner) = position;
+    /// From now on this tail has to keep up, if there is one.
+    pub(crate) fn follows(&self, tail: Option<FollowedTail>) {
+        *self.tail.lock().unwrap_or_else(PoisonError::into_inner) = tail;
         self.change(State::forget_tail);
     }
 
     /// The position of the tail, if there is one.
     pub(crate) fn tail_position(&self) -> Option<i64> {
+        self.delivered().map(|(_, position)| position)
+    }
+
+    /// The epoch of the tail, and the number up to which it has delivered there: all of that is durable.
+    pub(crate) fn delivered(&self) -> Option<(Uuid, i64)> {
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
-        tail.as_ref().map(|position| *position.borrow())
+        tail.as_ref().map(|tail| (tail.epoch, *tail.position.borrow()))
     }
 
     /// What a look at the database showed, none when it failed; and the epoch in which numbers may be handed out. A look that failed says

@@ -36,7 +36,7 @@ impl Watch {
         let mut said = None;
         loop {
             tokio::select! {
-                looked = clock.timeout(self.limit, self.look(&mut history, &mut said)) => match looked {
+                looked = clock.timeout(self.limit, self.look(&mut history, &health, &mut said)) => match looked {
                     Some(Ok((seen, epoch))) => health.saw(Some(seen), epoch),
                     // Whoever works with the database says what is wrong with it.
                     Some(Err(error)) => {
@@ -59,9 +59,16 @@ impl Watch {
     async fn look(
         &mut self,
         history: &mut HistoryWatch,
+        health: &Health,
         said: &mut Option<Obstacle>,
     ) -> Result<(Seen, Option<Uuid>), DatabaseError> {
         let rule = self.rule;
+        // More than the last look saw may have been handed out since.
+        if let Some((epoch, delivered)) = health.delivered()
+            && history.epoch() == Some(epoch)
+        {
+            history.remember(epoch, delivered);
+        }
         let question = async |connection: &mut PgConnection| {
             let server = store::watch::look(connection).await?;
             match look(connection, history, rule).await {

@@ -4,6 +4,7 @@ mod away;
 mod ending;
 mod figures;
 mod health;
+mod history;
 mod outage;
 mod roles;
 mod sequencer;

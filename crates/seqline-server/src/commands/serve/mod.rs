@@ -116,7 +116,7 @@ impl Serving<'_> {
             let epoch = self.health.epoch().await;
             match self.making.tail(&parts).await {
                 Ok(tail) => {
-                    let lifecycle = self.making.start(parts, tail, &self.figures, &self.health);
+                    let lifecycle = self.making.start(parts, tail, epoch, &self.figures, &self.health);
                     self.health.enter(Stage::Running);
                     let consumers = role.works().then_some(Recorder::NAME);
                     tracing::info!(role = role.as_str(), consumers, %epoch, "server started");
@@ -157,9 +157,9 @@ impl Serving<'_> {
         };
         match ended {
             Ok(End::Epoch) => {
-                self.health.enter(Stage::Undecided);
                 tracing::warn!(%epoch, "epoch ended, the parts of the server stop and start anew");
                 lifecycle.stop(self.making.config.shutdown.total_timeout).await;
+                self.health.enter(Stage::Undecided);
             }
             Ok(End::Asked) | Err(_) => {
                 self.stopping()?;

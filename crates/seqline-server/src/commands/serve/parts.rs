@@ -6,6 +6,7 @@ use seqline::sequencer::Sequencer;
 use seqline::tail::Tail;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
+use uuid::Uuid;
 
 use super::figures::{Figures, Shown};
 use crate::cli::ServeRole;
@@ -17,7 +18,7 @@ use crate::jobs::runtime::Jobs;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::limits::START_RETRY_PAUSE;
 use crate::metrics::{Metrics, catalogue};
-use crate::ops::Health;
+use crate::ops::{FollowedTail, Health};
 use crate::recorder::Recorder;
 use crate::{connect, jobs};
 
@@ -86,6 +87,7 @@ impl Making<'_> {
         &self,
         parts: Parts,
         tail: Option<Tail>,
+        epoch: Uuid,
         figures: &Figures,
         health: &Health,
     ) -> Lifecycle {
@@ -105,7 +107,7 @@ impl Making<'_> {
                 consumers.run(stop).await.map_err(|error| error.to_string())
             });
         }
-        health.follows(tail.as_ref().map(Tail::head));
+        health.follows(tail.as_ref().map(|tail| FollowedTail { epoch, position: tail.head() }));
         if let Some(tail) = tail {
             shown.listeners.push(("tail", tail.listening()));
             let lag = self.metrics.seconds(&catalogue::FANOUT_LAG);
