@@ -321,3 +321,15 @@ async fn epochs_that_begin_under_writers_and_rounds_lose_and_repeat_nothing() {
 async fn cursor_exists(db: &TestDb) {
     eventually(DEADLINE, "the cursor", async || cursor(db, PROBE).await >= 0).await;
 }
+
+/// A session of somebody who has not thought of it.
+#[tokio::test]
+async fn it_gives_up_by_itself_where_its_session_would_wait_for_ever() {
+    let db = restored().await;
+    let mut holder = db.connect(Role::Admin).await;
+    let lock = "BEGIN; SELECT FROM seqline.event_consumer_cursors WHERE name = 'polled' FOR UPDATE";
+    sqlx::raw_sql(lock).execute(&mut holder).await.unwrap();
+    let finalizing = finalize(&db, RestoredConsumers::Keep, Need::Found);
+    let error = tokio::time::timeout(DEADLINE, finalizing).await.expect("it gives up").unwrap_err();
+    assert!(matches!(error, EpochError::Database(error) if error.sqlstate() == Some("55P03")));
+}
