@@ -14,6 +14,28 @@ use crate::{launch, setup, sources};
 /// Arguments of cargo for the log's own tests.
 const LOG: [&str; 8] = ["test", "--package", "seqline", "--all-features", "--locked", "--test", "it", "--"];
 
+/// What runs once more behind a pooler in transaction mode.
+const POOLED: [&str; 9] = [
+    "append_rules::",
+    "numbering::",
+    "consumers::rounds",
+    "consumers::parking",
+    "consumers::lanes",
+    "consumers::filters",
+    "consumers::moves",
+    "poll::rounds",
+    "tail::",
+];
+
+/// What does not: tests that LISTEN through a pool or say statements of their own outside a transaction, and those that take long and are about
+/// something else.
+const NOT_POOLED: [&str; 4] = [
+    "numbering::units",
+    "append_rules::json::of_duplicate_keys",
+    "append_rules::webhooks",
+    "consumers::lanes::random",
+];
+
 /// What tests need beside the code.
 pub(crate) struct Needed {
     postgresql: Source,
@@ -73,6 +95,14 @@ pub(crate) fn test(workspace: &Workspace, major: u32, args: &[OsString]) -> Resu
             again.args(["--skip", &format!("{module}::")]);
         }
         steps.run("the log's tests, numbered after commit", again.args(args))?;
+        if args.is_empty() {
+            let mut pooled = tell(workspace.cargo(LOG))?;
+            pooled.env("SEQLINE_TEST_POOLER", "transaction").args(POOLED);
+            for test in NOT_POOLED {
+                pooled.args(["--skip", test]);
+            }
+            steps.run("the log's tests behind a pooler", &mut pooled)?;
+        }
     } else {
         // The tests run the examples, which `--test` does not build.
         let examples =

@@ -4,16 +4,10 @@ use seqline::Clock;
 use seqline::consumer::{Consumer, ConsumerConfig};
 use seqline::tail::{Start, TailConfig};
 use seqline_testkit::{Role, TestDb, eventually};
-use sqlx::postgres::PgConnectOptions;
 
 use crate::consumers::{self, Captured, DEADLINE, POLL, cursor, name, plain, quick, reaches};
 use crate::support::append;
-use crate::tail::{self, manual};
-
-/// Nobody answers there: an attempt to listen would be a warning.
-fn nowhere() -> PgConnectOptions {
-    PgConnectOptions::new().host("127.0.0.1").port(1).database("nowhere")
-}
+use crate::tail::{self, manual, proxy_for, through};
 
 /// Sessions of the database that have said LISTEN as the last thing, or are named as listeners.
 async fn listeners(db: &TestDb) -> i64 {
@@ -30,11 +24,13 @@ async fn listeners(db: &TestDb) -> i64 {
 async fn consumers_that_do_not_listen_poll_and_say_nothing() {
     let (lines, _guard) = Captured::start();
     let db = consumers::database().await;
+    // Only listening would go through it.
+    let proxy = proxy_for(&db).await;
     let config = ConsumerConfig { listen: false, ..quick() };
     let list = [Consumer::new(name("probe"), plain())];
     let running = consumers::Running::start(consumers::consumers(
         db.app_pool(5),
-        nowhere(),
+        through(&proxy, &db, Role::App),
         config,
         Clock::system(),
         list,
@@ -46,6 +42,7 @@ async fn consumers_that_do_not_listen_poll_and_say_nothing() {
         assert_eq!(listeners(&db).await, 0);
     }
     assert!(!*running.listening.borrow());
+    assert_eq!(proxy.requests(), 0);
     running.stops().await;
     assert_eq!(lines.said(tracing::Level::WARN), [""; 0]);
 }
@@ -77,14 +74,17 @@ async fn only_the_poll_interval_wakes_them() {
 async fn a_tail_that_does_not_listen_polls_and_says_nothing() {
     let (lines, _guard) = Captured::start();
     let db = TestDb::new().await;
+    let proxy = proxy_for(&db).await;
+    let listen = through(&proxy, &db, Role::Reader);
     let config = TailConfig { listen: false, ..tail::quick(Start::Head) };
-    let mut tail = tail::Running::start(db.pool(Role::Reader, 2), nowhere(), config, Clock::system()).await;
+    let mut tail = tail::Running::start(db.pool(Role::Reader, 2), listen, config, Clock::system()).await;
     for n in 1..=3 {
         append(&db.producer(), [n]).await;
         tail.reaches(n).await;
         assert_eq!(listeners(&db).await, 0);
     }
     assert!(!*tail.listening.borrow());
+    assert_eq!(proxy.requests(), 0);
     tail.stop.cancel();
     tail.ends().await.unwrap();
     assert_eq!(lines.said(tracing::Level::WARN), [""; 0]);
