@@ -66,7 +66,7 @@ impl Package {
 
     /// Fails on a machine whose packages are not Debian's.
     pub(crate) fn ensure_fetchable(&self) -> Result<()> {
-        let answers = |program| run::output(Command::new(program).arg("--version")).is_ok();
+        let answers = |program| run::version(Path::new(program)).is_ok();
         ensure!(answers("apt-get") && answers("dpkg-deb"), self.not_here());
         Ok(())
     }
@@ -91,7 +91,7 @@ impl Package {
             unpack(&self.download(name, work.path())?, &unpacked)?;
         }
         self.arrange(&unpacked, &tree)?;
-        run::output(Command::new(tree.join(self.entrance())).arg("--version"))
+        run::version(&tree.join(self.entrance()))
             .with_context(|| format!("{} does not run on this machine: {}", self.entrance(), self.instead))?;
         fs::write(tree.join(STAMP), self.stamp()).context("failed to write the stamp")?;
         put_in_place(&tree, &dev.join(self.folder), &work.path().join("replaced"))

@@ -150,7 +150,7 @@ fn finish(pin: &Pin, tree: &Path) -> Result<()> {
         make_executable(&entrance)?;
     }
     for program in pin.programs {
-        run::output(Command::new(entrance.join(program)).arg("--version"))
+        run::version(&entrance.join(program))
             .with_context(|| format!("{} does not run on this machine: {}", pin.title(), pin.instead))?;
     }
     Ok(())

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -35,6 +36,15 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         bail!("`{line}` failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
     }
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// What a program says when it is asked for its version. A subcommand of Cargo is called as Cargo does, with its name first: one of them insists
+/// on it.
+pub(crate) fn version(program: &Path) -> Result<String> {
+    let mut command = Command::new(program);
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    command.args(name.strip_prefix("cargo-"));
+    output(command.arg("--version"))
 }
 
 /// The steps of a long task, each with a header line before and its time after it. The first failure ends the task.
@@ -98,7 +108,11 @@ fn quoted(word: &OsStr) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+    use crate::scratch::Scratch;
 
     #[test]
     fn a_command_is_shown_as_one_would_type_it() {
@@ -106,6 +120,18 @@ mod tests {
         command.args(["test", "--", "it's slow"]).env("RUSTDOCFLAGS", "-D warnings");
         assert_eq!(environment(&command), "RUSTDOCFLAGS='-D warnings' ");
         assert_eq!(command_line(&command), r"cargo test -- 'it'\''s slow'");
+    }
+
+    #[test]
+    fn a_subcommand_of_cargo_is_asked_for_its_version_as_cargo_calls_it() {
+        let scratch = Scratch::new("version");
+        for name in ["cargo-it", "it"] {
+            let program = scratch.path().join(name);
+            fs::write(&program, "#!/bin/sh\necho \"$*\"\n").unwrap();
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        assert_eq!(version(&scratch.path().join("cargo-it")).unwrap(), "it --version");
+        assert_eq!(version(&scratch.path().join("it")).unwrap(), "--version");
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub(crate) fn cargo_llvm_cov() -> Source {
 
 /// The one on the path if it is of the pinned version.
 fn tool_of_cargo(name: &str, pin: &'static Pin, inside: &'static str) -> Source {
-    let answer = run::output(Command::new(name).arg("--version"));
+    let answer = run::version(Path::new(name));
     if answer.is_ok_and(|text| text == format!("{name} {}", pin.version)) {
         Source::Machine(PathBuf::from(name))
     } else {
@@ -165,7 +165,7 @@ fn program(variable: &str, usual: &[&str], package: &'static debian::Package) ->
         ensure!(program.is_file(), "{variable}: {} is not a program", program.display());
         return Ok(Source::Machine(program));
     }
-    let answers = |program: &&&str| run::output(Command::new(program).arg("--version")).is_ok();
+    let answers = |program: &&&str| run::version(Path::new(program)).is_ok();
     Ok(match usual.iter().find(answers) {
         Some(program) => Source::Machine(PathBuf::from(program)),
         None => Source::Debian(package),

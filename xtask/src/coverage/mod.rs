@@ -88,7 +88,7 @@ fn measure(
         command.env("RUSTFLAGS", "-C llvm-args=-enable-name-compression=false");
         command
     };
-    let tests = cargo_llvm_cov(&["--no-report", "--all-features", "--locked"]);
+    let tests = cargo_llvm_cov(&["--no-report", "--no-fail-fast", "--all-features", "--locked"]);
     steps.run("instrumented tests", needed.tell(tests, workspace)?.arg("--").args(args))?;
     for (format, file) in reports {
         let mut report = cargo_llvm_cov(&["report", format]);
