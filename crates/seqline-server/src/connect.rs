@@ -120,6 +120,24 @@ impl OwnConnection {
         self.kept = Some(connection);
         Ok(answer)
     }
+
+    /// The same of statements with arguments: behind a pooler in transaction mode they are in a transaction, where one that is refused
+    /// fails them all.
+    pub(crate) async fn read<T>(
+        &mut self,
+        question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
+        if !seqline::pool::keeps_no_statements(&self.options) {
+            return self.ask(question).await;
+        }
+        let in_transaction = async |connection: &mut PgConnection| {
+            store::watch::begin_to_read_pooled(connection).await?;
+            let answer = question(connection).await?;
+            store::watch::commit(connection).await?;
+            Ok(answer)
+        };
+        self.ask(in_transaction).await
+    }
 }
 
 /// For what runs on its own, where nobody sees that a part of the schema is missing.

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions, Connection, PgConnection, PgPool};
 
 use crate::deadline::within;
@@ -65,8 +65,24 @@ pub(crate) async fn end_session(connection: &mut PgConnection) {
 
 /// Whether no statement may outlive its transaction on connections of this pool.
 pub(crate) fn is_pooled(pool: &PgPool) -> bool {
+    keeps_no_statements(&pool.connect_options())
+}
+
+/// Whether these options say that no statement may outlive its transaction, as behind a pooler in transaction mode.
+///
+/// ```
+/// # use std::str::FromStr;
+/// use sqlx::postgres::PgConnectOptions;
+///
+/// let direct = PgConnectOptions::from_str("postgres://db.example.com/app")?;
+/// assert!(!seqline::pool::keeps_no_statements(&direct));
+/// assert!(seqline::pool::keeps_no_statements(&direct.statement_cache_capacity(0)));
+/// # Ok::<(), sqlx::Error>(())
+/// ```
+#[must_use]
+pub fn keeps_no_statements(options: &PgConnectOptions) -> bool {
     // The driver has no other way to ask for it.
-    let url = pool.connect_options().to_url_lossy();
+    let url = options.to_url_lossy();
     url.query_pairs().any(|(key, value)| key == "statement-cache-capacity" && value == "0")
 }
 

@@ -33,7 +33,7 @@ pub(crate) async fn run(
         let question =
             async |connection: &mut sqlx::PgConnection| facts::read(connection, &reading.jobs_schema).await;
         let read = tokio::select! {
-            read = clock.timeout(reading.limit, database.ask(question)) => read,
+            read = clock.timeout(reading.limit, database.read(question)) => read,
             () = stop.cancelled() => return,
         };
         match read {

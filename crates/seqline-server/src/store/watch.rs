@@ -12,9 +12,17 @@ pub(crate) struct Server {
 }
 
 pub(crate) async fn look(connection: &mut PgConnection) -> Result<Server, sqlx::Error> {
-    let row =
-        sqlx::query("SELECT seqline.head(), pg_catalog.current_setting('transaction_read_only') = 'off'")
-            .fetch_one(connection)
-            .await?;
+    // Not prepared: behind a pooler in transaction mode another session would execute it.
+    let sql = "SELECT seqline.head(), pg_catalog.current_setting('transaction_read_only') = 'off'";
+    let row = sqlx::raw_sql(sql).fetch_one(connection).await?;
     Ok(Server { head: row.try_get(0)?, writable: row.try_get(1)? })
+}
+
+/// Whoever had the session before may have left statements there, of the names that this one will use.
+pub(crate) async fn begin_to_read_pooled(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("BEGIN READ ONLY; DEALLOCATE ALL").execute(connection).await.map(drop)
+}
+
+pub(crate) async fn commit(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+    sqlx::raw_sql("COMMIT").execute(connection).await.map(drop)
 }

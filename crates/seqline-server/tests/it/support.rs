@@ -186,6 +186,7 @@ impl Running {
             tokio::time::timeout(DEADLINE, async { tokio::join!(self.child.wait(), rest, talk) })
                 .await
                 .expect("the program ends in time");
+        assert!(!stderr.contains(PLANTED), "what an event says is in the talk: {stderr}");
         Outcome { status: status.expect("the program was waited for"), stdout, stderr }
     }
 }
@@ -222,9 +223,13 @@ impl Outcome {
     }
 }
 
-/// A valid event of type `test.happened` whose payload is `{"n": n}`.
+/// What is in the payload of every event of these tests, and may be in no log and no message of any of them.
+pub(crate) const PLANTED: &str = "planted-hunter2";
+
+/// A valid event of type `test.happened` whose payload is `{"n": n}` and what is planted.
 pub(crate) fn event(n: i64) -> NewEvent {
-    let payload = Payload::from_json(&format!("{{\"n\": {n}}}")).expect("the payload is an object");
+    let payload = format!("{{\"n\": {n}, \"planted\": \"{PLANTED}\"}}");
+    let payload = Payload::from_json(&payload).expect("the payload is an object");
     NewEvent::builder("test.happened", "test", "any").payload(payload).build().expect("the event is valid")
 }
 

@@ -3,7 +3,7 @@
 use seqline::envelope::Envelope;
 use seqline_testkit::{Role, TestDb};
 
-use crate::support::{append, masked, on, small_partitions};
+use crate::support::{append, event, masked, on, small_partitions};
 
 /// The numbers at the beginning of the lines.
 fn seqs(text: &str) -> Vec<i64> {
@@ -68,7 +68,7 @@ async fn json_is_one_envelope_on_each_line() {
     for (seq, line) in (1..).zip(text.lines()) {
         let envelope: Envelope = serde_json::from_str(line).unwrap();
         assert_eq!(envelope.seq, Some(seq));
-        assert_eq!(envelope.payload.get(), format!("{{\"n\": {seq}}}"));
+        assert_eq!(envelope.payload.get(), event(seq).payload().as_json());
         assert_eq!(envelope.to_json(), line);
     }
     assert_eq!(text.lines().count(), 3);

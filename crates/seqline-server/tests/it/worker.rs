@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{DEADLINE, Outcome, Running, Seqline, on};
+use crate::support::{DEADLINE, Outcome, PLANTED, Running, Seqline, on};
 
 /// A worker that runs, and what it logs.
 pub(crate) struct Worker {
@@ -162,6 +162,7 @@ pub(crate) async fn get(address: &str, path: &str) -> (u16, String) {
 
 fn parsed(log: &Mutex<Vec<String>>) -> Vec<Value> {
     let parse = |line: &String| match serde_json::from_str(line) {
+        _ if line.contains(PLANTED) => panic!("what an event says is in the log: {line}"),
         Ok(value @ Value::Object(_)) => value,
         _ => panic!("a line of the log is not a JSON object: {line}"),
     };

@@ -6,6 +6,8 @@ use sqlx::{FromRow, PgConnection, Row};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::connection::fetch_alone;
+
 /// All of one snapshot.
 #[derive(FromRow)]
 pub(crate) struct CheckRow {
@@ -27,14 +29,15 @@ pub(crate) struct CheckRow {
 }
 
 pub(crate) async fn check(connection: &mut PgConnection) -> Result<CheckRow, sqlx::Error> {
-    sqlx::query_as(
+    let row = fetch_alone(
+        connection,
         "SELECT log_id, epoch, recorded_system, recorded_timeline, recorded_database::bigint AS recorded_database,
                 server_system, server_timeline, server_database::bigint AS server_database,
                 broken_reason, broken_at, head, above_consumers, above_lanes, above_seqs
          FROM seqline.check_identity()",
     )
-    .fetch_one(connection)
-    .await
+    .await?;
+    CheckRow::from_row(&row)
 }
 
 /// Records that history went back, and says whether that was news.

@@ -1,8 +1,8 @@
 //! What each role runs.
 
-use seqline_testkit::{Role, eventually};
+use seqline_testkit::{Pooler, Role, TestDb, TestServer, eventually};
 
-use crate::support::{DEADLINE, Sessions, append, server_db};
+use crate::support::{DEADLINE, Sessions, append, server_db, with_jobs};
 use crate::worker::{Worker, server};
 
 fn listens(what: &str) -> String {
@@ -57,4 +57,54 @@ async fn all_does_both_and_stops_delivery_first() {
     let log = server.stop().await;
     let stopped: Vec<&str> = log.iter().filter_map(|line| line["component"].as_str()).collect();
     assert_eq!(stopped, ["event_tail", "event_consumers", "jobs", "sequencer", "ops", "watch", "metrics"]);
+}
+
+#[tokio::test]
+async fn one_that_only_polls_listens_on_nothing_and_still_does_everything() {
+    let db = server_db().await;
+    let silent = server(&db, "all")
+        .args(["--set", "database.listen=false"])
+        .env("SEQLINE_CONSUMER__POLL_INTERVAL", "50ms")
+        .env("SEQLINE_SYNC__LOG_POLL_INTERVAL", "50ms");
+    let server = Worker::start(silent).await;
+    append(&db.app(), 1..=3).await;
+    server.records(1..=3).await;
+    server.shows("seqline_event_fanout_lag_seconds_count", 3.0).await;
+    server.becomes(&[]).await;
+    let sessions = Sessions::of(&db, Role::App);
+    for name in ["seqline-event-tail", "seqline-consumer-wake"] {
+        assert_eq!(sessions.count(&format!("application_name = '{name}'")).await, 0);
+    }
+    let (_, figures) = server.get("/metrics").await;
+    assert!(!figures.contains("seqline_listener_connected"), "{figures}");
+    let log = server.stop().await;
+    assert!(!log.iter().any(|line| line["level"] == "WARN"), "{log:#?}");
+}
+
+/// What needs no prepared statement of its own: the api follows the log, and everything that it says of itself is there.
+#[tokio::test]
+async fn an_api_works_behind_a_pooler_in_transaction_mode() {
+    let postgres = TestServer::fast().await;
+    let db = with_jobs(TestDb::on(&postgres).await).await;
+    let pooler = Pooler::start(&postgres, 2).await;
+    let port = |port: u16| format!("@127.0.0.1:{port}/");
+    let (own, poolers) = (db.options(Role::App).get_port(), pooler.addr().port());
+    let url = format!("{}&statement-cache-capacity=0", db.url(Role::App).replace(&port(own), &port(poolers)));
+    let command = server(&db, "api")
+        .args(["--database-url", &url, "--set", "database.listen=false"])
+        .env("SEQLINE_SYNC__LOG_POLL_INTERVAL", "50ms")
+        .env("SEQLINE_OPS__LOOK_INTERVAL", "100ms")
+        .env("SEQLINE_TELEMETRY__REFRESH_INTERVAL", "100ms");
+    let (first, second) = (Worker::start(command).await, Worker::start(server(&db, "api")).await);
+    append(&db.app(), 1..=3).await;
+    first.shows("seqline_event_fanout_lag_seconds_count", 3.0).await;
+    first.becomes(&[]).await;
+    first.shows("seqline_log_head", 3.0).await;
+    append(&db.app(), 4..=6).await;
+    first.shows("seqline_log_head", 6.0).await;
+    first.shows("seqline_event_fanout_lag_seconds_count", 6.0).await;
+    first.becomes(&[]).await;
+    second.stop().await;
+    let log = first.stop().await;
+    assert!(!log.iter().any(|line| line["level"] != "INFO"), "{log:#?}");
 }
