@@ -97,8 +97,8 @@ pub struct UpArgs {
     pub ready_file: Option<PathBuf>,
     /// Which events retention keeps
     #[command(flatten)]
-    pub retention: RetentionArgs,
-    /// The schema of the jobs.
+    pub retention: RetentionOverrides,
+    /// All settings.
     #[command(flatten)]
     pub config: ConfigArgs,
 }
@@ -388,6 +388,32 @@ impl RetentionArgs {
             partition_max_age: self.partition_max_age,
             ..Default::default()
         }
+    }
+}
+
+/// Which events retention keeps, where that is not what the settings say.
+#[derive(Debug, Args)]
+pub struct RetentionOverrides {
+    /// How long events stay in the log; without it sync.event_retention
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub retention: Option<std::time::Duration>,
+    /// How much longer expired events stay because a consumer has not passed them; 0s is not at all; without it
+    /// sync.event_retention_hold
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub retention_hold: Option<std::time::Duration>,
+    /// After which time a partition with few events is closed although it is not full; without it
+    /// sync.event_log_partition_max_age
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub partition_max_age: Option<std::time::Duration>,
+}
+
+impl RetentionOverrides {
+    /// The settings with these in their place.
+    pub(crate) fn apply(&self, config: &mut crate::config::Config) {
+        let sync = &mut config.sync;
+        sync.event_retention = self.retention.unwrap_or(sync.event_retention);
+        sync.event_retention_hold = self.retention_hold.unwrap_or(sync.event_retention_hold);
+        sync.event_log_partition_max_age = self.partition_max_age.unwrap_or(sync.event_log_partition_max_age);
     }
 }
 

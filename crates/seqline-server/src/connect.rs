@@ -1,6 +1,7 @@
 //! Reaching the database that the user means, with a sentence of its own for each way in which that fails.
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use seqline::DatabaseError;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -98,13 +99,14 @@ async fn refuse_newer_schema(connection: &mut PgConnection) -> Result<(), Failur
 #[derive(Debug)]
 pub(crate) struct OwnConnection {
     options: PgConnectOptions,
+    statement_timeout: Duration,
     kept: Option<PgConnection>,
 }
 
 impl OwnConnection {
     /// `name` is what the database knows it by.
-    pub(crate) fn new(options: &PgConnectOptions, name: &str) -> Self {
-        Self { options: options.clone().application_name(name), kept: None }
+    pub(crate) fn new(options: &PgConnectOptions, name: &str, statement_timeout: Duration) -> Self {
+        Self { options: options.clone().application_name(name), statement_timeout, kept: None }
     }
 
     /// Asks something. A connection on which that failed, or was given up by dropping the future, is closed.
@@ -114,11 +116,26 @@ impl OwnConnection {
     ) -> Result<T, DatabaseError> {
         let mut connection = match self.kept.take() {
             Some(connection) => connection,
-            None => self.options.connect().await?,
+            None => self.connect().await?,
         };
         let answer = question(&mut connection).await?;
         self.kept = Some(connection);
         Ok(answer)
+    }
+
+    /// Makes a new connection for the next question: after a failover the old one may lead to a server that only follows.
+    pub(crate) fn forget(&mut self) {
+        self.kept = None;
+    }
+
+    /// The server ends what takes too long as well: a client that gives up does not end it. Behind a pooler a setting would be somebody
+    /// else's a moment later.
+    async fn connect(&self) -> Result<PgConnection, DatabaseError> {
+        let mut connection = self.options.connect().await?;
+        if !seqline::pool::keeps_no_statements(&self.options) {
+            store::watch::bound_statements(&mut connection, self.statement_timeout).await?;
+        }
+        Ok(connection)
     }
 
     /// The same of statements with arguments: behind a pooler in transaction mode they are in a transaction, where one that is refused

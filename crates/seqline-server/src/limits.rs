@@ -123,3 +123,14 @@ pub(crate) const DOCTOR_LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often the doctor asks for the time: the answer that came fastest says most.
 pub(crate) const DOCTOR_CLOCK_LOOKS: usize = 3;
+
+/// Connections of `up` for its work: one for maintenance; the sequencer keeps one, and makes a partition with another when it needs it at
+/// once.
+pub(crate) const UP_CONNECTIONS: u32 = 3;
+
+/// How long the batch of the sequencer that runs may take at the end of `up`, and what else does.
+pub(crate) const UP_END_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Pause after a connection of a prober or scraper could not be accepted: as a rule the process is out of file descriptors then, and trying
+/// at once would only be busy.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

@@ -26,13 +26,13 @@ mod history;
 #[cfg(test)]
 mod tests;
 
-use sqlx::PgConnection;
+use sqlx::{Connection, PgConnection};
 use uuid::Uuid;
 
 use crate::consumer::Mode;
 use crate::durable::DurableHead;
 use crate::error::DatabaseError;
-use crate::store;
+use crate::{pool, store};
 
 pub use compare::{
     BrokenReason, CursorAbove, Decision, Difference, Identity, IdentityCheck, OnChange, Standing,
@@ -132,7 +132,10 @@ pub async fn record_broken(
     reason: BrokenReason,
     seen_head: Option<i64>,
 ) -> Result<bool, EpochError> {
-    Ok(store::identity::record_broken(connection, epoch, reason.as_str(), seen_head).await?)
+    pool::alone(connection, keeps_none(connection), async |connection| {
+        Ok(store::identity::record_broken(connection, epoch, reason.as_str(), seen_head).await?)
+    })
+    .await
 }
 
 /// Records that this server goes on with the same history, after a failover in which nothing was lost, and says whether that was news.
@@ -147,7 +150,16 @@ pub async fn accept(
     seen_head: Option<i64>,
     why: Option<&str>,
 ) -> Result<bool, EpochError> {
-    Ok(store::identity::accept(connection, epoch, seen_head, why).await?)
+    pool::alone(connection, keeps_none(connection), async |connection| {
+        Ok(store::identity::accept(connection, epoch, seen_head, why).await?)
+    })
+    .await
+}
+
+/// Whether the connection keeps no statements so far, as one through a pooler in transaction mode. On another one a transaction around a
+/// statement does no harm.
+fn keeps_none(connection: &PgConnection) -> bool {
+    connection.cached_statements_size() == 0
 }
 
 /// What a look did because the rule says so.
@@ -244,7 +256,9 @@ async fn look_once(
         decision @ (Decision::GoOn | Decision::AcceptIdentity) => {
             let mut acted = Acted::Nothing;
             if decision == Decision::AcceptIdentity {
-                accept(connection, check.epoch, seen, Some(ACCEPT)).await?;
+                if let Err(error) = accept(connection, check.epoch, seen, Some(ACCEPT)).await {
+                    return not_done(error, seen, recorded, check);
+                }
                 acted = Acted::Accepted;
             }
             let durable = durable_head(connection, &check, seen).await.map_err(EpochError::Database)?;
@@ -256,11 +270,30 @@ async fn look_once(
         }
         Decision::Finalize => {
             let why = Mode::Apply { why: Some(NEW_EPOCH) };
-            let done = finalize(connection, RestoredConsumers::Keep, Need::Found, why).await?;
+            let done = match finalize(connection, RestoredConsumers::Keep, Need::Found, why).await {
+                Ok(done) => done,
+                Err(error) => return not_done(error, seen, recorded, check),
+            };
             let to = done.new_epoch.unwrap_or(done.old_epoch);
             watch.remember(to, done.head);
             Ok(Look::NewEpoch { from, to, check, acted: Acted::Finalized(done) })
         }
+    }
+}
+
+/// What the rule says could not be done now, so nothing is handed out until it can; unless somebody else was faster.
+fn not_done(
+    error: EpochError,
+    seen: Option<i64>,
+    recorded: bool,
+    check: IdentityCheck,
+) -> Result<Look, EpochError> {
+    match (&error, decide(&check, OnChange::Refuse, seen)) {
+        (EpochError::Database(reason), Decision::Wait(wait)) => {
+            tracing::debug!(error = %reason, reason = %wait, "what the rule says could not be done");
+            Ok(Look::Wait { reason: wait, recorded, check })
+        }
+        _ => Err(error),
     }
 }
 
@@ -270,7 +303,7 @@ async fn note_broken(connection: &mut PgConnection, check: &IdentityCheck, seen:
         return true;
     }
     let reason = match seen {
-        Some(seen) if seen > check.head => BrokenReason::HeadWentBack,
+        Some(seen) if seen > check.head && !check.in_recovery() => BrokenReason::HeadWentBack,
         _ if !check.cursors_above.is_empty() => BrokenReason::CursorAboveHead,
         _ => return false,
     };

@@ -81,8 +81,8 @@ pub(crate) fn is_pooled(pool: &PgPool) -> bool {
 /// ```
 #[must_use]
 pub fn keeps_no_statements(options: &PgConnectOptions) -> bool {
-    // The driver has no other way to ask for it.
-    let url = options.to_url_lossy();
+    // The driver has no other way to ask for it, and no URL for each host and user. Nothing secret gets into this one.
+    let url = options.clone().host("localhost").username("any").password("").to_url_lossy();
     url.query_pairs().any(|(key, value)| key == "statement-cache-capacity" && value == "0")
 }
 
@@ -99,4 +99,18 @@ pub(crate) async fn alone<T, E: From<sqlx::Error>>(
     let done = work(&mut tx).await?;
     tx.commit().await?;
     Ok(done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_host_and_user_can_be_asked_about() {
+        for host in ["::1", "fd00::5", "db.example.com", "/run/postgresql"] {
+            let options = PgConnectOptions::new().host(host).username("a@b/c#d e").password("p@ss");
+            assert!(!keeps_no_statements(&options), "{host}");
+            assert!(keeps_no_statements(&options.statement_cache_capacity(0)), "{host}");
+        }
+    }
 }

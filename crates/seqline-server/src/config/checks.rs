@@ -67,6 +67,13 @@ pub(super) const CHECKS: &[Check] = &[
         holds: |config| config.sync.partition_maintenance_interval < config.alert.maintenance_age,
     },
     Check {
+        name: "maintenance_alert_within_job_retention",
+        keys: &["alert.maintenance_age", "jobs.completed_retention"],
+        rule: "has to be less than",
+        why: "the last run that ended well would be forgotten before it is too old",
+        holds: |config| config.alert.maintenance_age < config.jobs.completed_retention,
+    },
+    Check {
         name: "job_poll_below_its_alert",
         keys: &["jobs.poll_interval", "alert.jobs_overdue_after"],
         rule: "has to be less than",

@@ -98,7 +98,7 @@ metrics! {
     POOL = "seqline.db.pool.connections", Gauge, "{connection}", [POOL_STATE], false, "Connections of this process's pool.";
     JOBS = "seqline.jobs.count", Gauge, "{job}", [JOB_STATE], true, "The server's own jobs, by state.";
     JOBS_OVERDUE = "seqline.jobs.overdue_age", Gauge, "s", [], true, "How long the job has been due that waits longest for somebody to take it; 0 without any.";
-    MAINTENANCE_AGE = "seqline.partition.maintenance.age", Gauge, "s", [], true, "How long ago the last run of partition maintenance ended well. Absent when none is known.";
+    MAINTENANCE_AGE = "seqline.partition.maintenance.age", Gauge, "s", [], true, "How long ago the last run of partition maintenance by a worker ended well; without one, how long ago the first was wanted. Absent when none is known.";
 }
 
 impl Metric {

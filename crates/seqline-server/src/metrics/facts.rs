@@ -7,6 +7,7 @@ use seqline::maintenance::{Holding, holders};
 use seqline::settings::MaintenanceMode;
 use seqline::status::Staged;
 use sqlx::PgConnection;
+use time::OffsetDateTime;
 
 use crate::store;
 use crate::store::metrics::{DatabaseFacts, JobFacts};
@@ -38,12 +39,17 @@ pub(super) struct LogFacts {
 pub(super) async fn read(
     connection: &mut PgConnection,
     jobs_schema: &SchemaName,
+    expired_before: OffsetDateTime,
 ) -> Result<Facts, DatabaseError> {
     let status = seqline::status::status(connection).await?;
     Ok(Facts {
         read_only: status.settings.maintenance == MaintenanceMode::ReadOnly,
         consumers: seqline::consumer::states(connection).await?,
-        holdings: unless_forbidden(holders(connection).await)?,
+        holdings: match status.oldest_at {
+            Some(oldest) if oldest < expired_before => unless_forbidden(holders(connection).await)?,
+            // Nothing has expired, so nothing is held; asking who keeps what costs much where there are many partitions.
+            _ => Some(Vec::new()),
+        },
         database: store::metrics::database(connection).await?,
         jobs: unless_forbidden(
             store::metrics::jobs(connection, jobs_schema).await.map_err(DatabaseError::from),
@@ -62,9 +68,15 @@ pub(super) async fn read(
 /// What a role may not see, or what is not there, is no failure of the rest.
 fn unless_forbidden<T>(result: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError> {
     const INSUFFICIENT_PRIVILEGE: &str = "42501";
-    const UNDEFINED_TABLE: &str = "42P01";
+    const UNDEFINED: [&str; 3] = ["3F000", "42P01", "42704"];
     match result {
-        Err(error) if matches!(error.sqlstate(), Some(INSUFFICIENT_PRIVILEGE | UNDEFINED_TABLE)) => Ok(None),
+        Err(error)
+            if error
+                .sqlstate()
+                .is_some_and(|code| code == INSUFFICIENT_PRIVILEGE || UNDEFINED.contains(&code)) =>
+        {
+            Ok(None)
+        }
         result => result.map(Some),
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use riverqueue::migrate::SchemaName;
 use seqline::Clock;
+use time::PrimitiveDateTime;
 use tokio_util::sync::CancellationToken;
 
 use super::points::{Retention, points};
@@ -30,8 +31,12 @@ pub(crate) async fn run(
 ) {
     let mut failure_said = false;
     loop {
-        let question =
-            async |connection: &mut sqlx::PgConnection| facts::read(connection, &reading.jobs_schema).await;
+        let retention = reading.retention.retention.try_into().unwrap_or(time::Duration::MAX);
+        let expired_before =
+            clock.now().checked_sub(retention).unwrap_or(PrimitiveDateTime::MIN.assume_utc());
+        let question = async |connection: &mut sqlx::PgConnection| {
+            facts::read(connection, &reading.jobs_schema, expired_before).await
+        };
         let read = tokio::select! {
             read = clock.timeout(reading.limit, database.read(question)) => read,
             () = stop.cancelled() => return,
@@ -40,12 +45,15 @@ pub(crate) async fn run(
             Some(Ok(facts)) => {
                 failure_said = false;
                 metrics.latest.set(Some(points(&facts, reading.retention, clock.now())));
+                if facts.database.follows {
+                    database.forget();
+                }
             }
             failed => {
                 metrics.latest.set(None);
                 // That the database is away is said by those who work with it; what is wrong with these reads alone is said here.
                 if let Some(Err(error)) = failed
-                    && error.sqlstate().is_some()
+                    && !error.is_retryable()
                     && !std::mem::replace(&mut failure_said, true)
                 {
                     tracing::warn!(error = %error, "metrics of the database cannot be read");

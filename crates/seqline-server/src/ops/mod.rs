@@ -80,7 +80,7 @@ pub(crate) fn look(
 ) -> Result<(), Failure> {
     let clock = lifecycle.clock().clone();
     let watch = Watch {
-        database: OwnConnection::new(options, "seqline-watch"),
+        database: OwnConnection::new(options, "seqline-watch", config.database.statement_timeout),
         rule: config.epoch.on_change,
         interval: config.ops.look_interval,
         limit: config.database.statement_timeout,
@@ -99,7 +99,7 @@ pub(crate) fn look(
         },
         jobs_schema: schema_name(&config.jobs.schema)?,
     };
-    let reads = OwnConnection::new(options, "seqline-metrics");
+    let reads = OwnConnection::new(options, "seqline-metrics", config.database.statement_timeout);
     let read_metrics = metrics.clone();
     lifecycle.start("metrics", Phase::Ops, move |stop| async move {
         metrics::refresh(reads, read_metrics, reading, clock, stop).await;
@@ -184,6 +184,11 @@ impl Health {
             // The sender is this, so it is there.
             let _ = history.changed().await;
         }
+    }
+
+    /// The epoch in which numbers may be handed out now.
+    pub(crate) fn known_epoch(&self) -> Option<Uuid> {
+        *self.history.borrow()
     }
 
     /// Waits until numbers of this epoch may no longer be handed out. Cancel safe.

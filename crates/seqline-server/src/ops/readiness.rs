@@ -87,7 +87,7 @@ impl State {
         let started = match self.stage {
             Stage::Running => None,
             Stage::Starting => Some("it waits for its database"),
-            Stage::Undecided => Some("it waits for seqline restore finalize"),
+            Stage::Undecided => Some("it waits to know which history the database has"),
             Stage::Stopping => Some("it stops"),
         };
         let seen = self.seen(now, limits);

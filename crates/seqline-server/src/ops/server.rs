@@ -22,12 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Health;
 use crate::failure::Failure;
-use crate::limits::OPS_REQUEST_BYTES_MAX;
+use crate::limits::{ACCEPT_PAUSE, OPS_REQUEST_BYTES_MAX};
 use crate::metrics::Metrics;
-
-/// Pause after a connection could not be accepted: as a rule the process is out of file descriptors then, and trying at once
-/// would only be busy.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The address, open but not answering yet.
 #[derive(Debug)]
@@ -56,7 +52,7 @@ impl OpsServer {
         let listener = TcpListener::bind(address).await;
         let listener = listener.map_err(|error| {
             Failure::Unavailable(format!(
-                "cannot listen on {address}: {error}: {named} names another address"
+                "cannot listen on {address}: {error}: choose another address with {named}"
             ))
         })?;
         let address = listener.local_addr().map_err(|error| Failure::Unexpected(error.to_string()))?;
@@ -95,8 +91,11 @@ impl OpsServer {
             match (accepted, place) {
                 (Ok((stream, _)), Ok(place)) => {
                     let service = service.clone();
+                    let clock = clock.clone();
                     connections.spawn(async move {
-                        serve(stream, service, bounds.request_timeout).await;
+                        // One that does not take its answer keeps no place either.
+                        let serving = serve(stream, service, bounds.request_timeout);
+                        clock.timeout(bounds.request_timeout * 2, serving).await;
                         drop(place);
                     });
                 }
@@ -110,6 +109,7 @@ impl OpsServer {
 async fn serve(stream: TcpStream, service: Router, request_timeout: Duration) {
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
+        .keep_alive(false)
         .header_read_timeout(request_timeout)
         .max_buf_size(OPS_REQUEST_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(service));

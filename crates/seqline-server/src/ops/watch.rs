@@ -77,6 +77,9 @@ impl Watch {
             }
         };
         let (server, looked) = self.database.ask(question).await?;
+        if !server.writable {
+            self.database.forget();
+        }
         let epoch = match &looked {
             Ok(Look::GoOn { epoch, .. } | Look::NewEpoch { to: epoch, .. }) => Some(*epoch),
             _ => None,

@@ -6,6 +6,8 @@ use sqlx::{AssertSqlSafe, PgConnection, Row};
 /// What is the whole server's.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DatabaseFacts {
+    /// Whether the server only follows another one.
+    pub(crate) follows: bool,
     /// From 0 to 1.
     pub(crate) notification_queue_usage: f64,
     /// In seconds: of those that this role can see.
@@ -34,7 +36,7 @@ pub(crate) async fn database(connection: &mut PgConnection) -> Result<DatabaseFa
                        WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()
                        UNION ALL
                        SELECT prepared FROM pg_catalog.pg_prepared_xacts) AS transactions (began)),
-                waits.count, waits.longest
+                waits.count, waits.longest, pg_catalog.pg_is_in_recovery()
          FROM (SELECT count(*), extract(epoch FROM clock_timestamp() - min(waitstart))::double precision AS longest
                FROM pg_catalog.pg_locks
                WHERE relation = 'seqline.numbering'::regclass AND NOT granted
@@ -47,6 +49,7 @@ pub(crate) async fn database(connection: &mut PgConnection) -> Result<DatabaseFa
         oldest_transaction_age: row.try_get(1)?,
         lock_waiters: row.try_get(2)?,
         lock_wait: row.try_get(3)?,
+        follows: row.try_get(4)?,
     })
 }
 
@@ -59,8 +62,8 @@ pub(crate) async fn jobs(
         "SELECT ARRAY(SELECT state::text FROM states ORDER BY state), ARRAY(SELECT count FROM states ORDER BY state),
                 (SELECT extract(epoch FROM now() - min(scheduled_at))::double precision FROM {jobs}
                  WHERE state = 'available' AND scheduled_at < now()),
-                (SELECT extract(epoch FROM now() - max(finalized_at))::double precision FROM {jobs}
-                 WHERE state = 'completed' AND kind = 'sync.partition_maintenance')
+                (SELECT extract(epoch FROM now() - coalesce(max(finalized_at) FILTER (WHERE state = 'completed'), min(created_at)))::double precision
+                 FROM {jobs} WHERE kind = 'sync.partition_maintenance')
          FROM (SELECT) AS one"
     );
     let sql = format!(

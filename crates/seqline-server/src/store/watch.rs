@@ -1,6 +1,8 @@
 //! What a process looks at all the time, whatever it does.
 
-use sqlx::{PgConnection, Row};
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 
 /// What a server says of itself.
 #[derive(Debug, Clone, Copy)]
@@ -25,4 +27,13 @@ pub(crate) async fn begin_to_read_pooled(connection: &mut PgConnection) -> Resul
 
 pub(crate) async fn commit(connection: &mut PgConnection) -> Result<(), sqlx::Error> {
     sqlx::raw_sql("COMMIT").execute(connection).await.map(drop)
+}
+
+/// For the whole session.
+pub(crate) async fn bound_statements(
+    connection: &mut PgConnection,
+    limit: Duration,
+) -> Result<(), sqlx::Error> {
+    let sql = format!("SET statement_timeout = {}", limit.as_millis());
+    sqlx::raw_sql(AssertSqlSafe(sql)).execute(connection).await.map(drop)
 }

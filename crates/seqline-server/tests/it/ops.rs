@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use seqline_server::config::schema::Key;
+use seqline_server::config::schema::{KEYS, Key};
 use seqline_server::metrics::catalogue::{Kind, METRICS, Metric, label};
 use serde_json::Value;
+
+use crate::support::seqline;
 
 const RULES: &str = "ops/prometheus/seqline.rules.yaml";
 const TESTS_OF_RULES: &str = "ops/prometheus/seqline.rules.test.yaml";
@@ -172,6 +174,32 @@ fn the_number_of_a_rule_is_the_default_of_the_key_that_it_names() {
         assert_eq!(found, number.ok(), "{}: the default of {} is {expected}", alert.name, alert.field("key"));
     }
     assert_eq!(with_a_key, 9);
+}
+
+#[tokio::test]
+async fn a_changed_key_is_told_to_whoever_has_to_change_a_rule_and_no_other_is() {
+    let of_rules: BTreeSet<String> =
+        alerts().iter().filter_map(|alert| alert.fields.get("key").cloned()).collect();
+    for key in KEYS {
+        let changed = match key.name {
+            "consumer.pending_alert_after" => "9min".to_owned(),
+            name if name.starts_with("alert.") && key.default_text().parse::<u32>().is_ok() => {
+                "77".to_owned()
+            }
+            name if name.starts_with("alert.") => "7s".to_owned(),
+            _ => continue,
+        };
+        let set = format!("{}={changed}", key.name);
+        let outcome =
+            seqline(["config", "check", "--set", "sync.partition_maintenance_interval=1s", "--set", &set])
+                .run()
+                .await;
+        assert_eq!(outcome.code(), Some(0), "{outcome:?}");
+        let told = outcome
+            .stderr
+            .contains(&format!("{} is not its default, which stands in an alert rule", key.name));
+        assert_eq!(told, of_rules.contains(key.name), "{}: {outcome:?}", key.name);
+    }
 }
 
 #[test]

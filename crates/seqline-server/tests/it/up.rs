@@ -15,7 +15,9 @@ use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::{DEADLINE, Outcome, Running, Seqline, Sessions, on, run_sql, seqline, server_db};
+use crate::support::{
+    DEADLINE, Outcome, Running, Seqline, Sessions, append, on, run_sql, seqline, server_db, small_partitions,
+};
 use crate::worker::get;
 
 /// A place for the data folder and the ready file. PostgreSQL may run as another user, who has to get in.
@@ -243,4 +245,37 @@ async fn a_ready_file_that_was_left_by_a_killed_process_is_removed_first() {
     let nowhere = format!("postgres://127.0.0.1:{}/db", crate::support::closed_port());
     place.up().args(["--database-url", &nowhere]).refused(3).await;
     assert!(!place.ready_file().exists());
+}
+
+#[tokio::test]
+async fn it_numbers_and_drops_nothing_while_the_database_is_another_and_goes_by_the_settings() {
+    let db = server_db().await;
+    small_partitions(&db, 2, 2).await;
+    append(&db.app(), 1..=3).await;
+    run_sql(&mut db.connect(Role::Admin).await, "UPDATE seqline.log_identity SET timeline = timeline + 1")
+        .await;
+    let place = Place::new();
+    let settings = [
+        "sync.event_retention=2s",
+        "sync.partition_maintenance_interval=1s",
+        "consumer.pending_alert_after=1s",
+        "shutdown.total_timeout=900ms",
+        "ops.look_interval=100ms",
+    ];
+    let up = settings.into_iter().fold(place.up(), |up, setting| up.args(["--set", setting]));
+    let mut up = place.start(up.args(["--database-url", &db.url(Role::Admin)])).await;
+    let address = up.ready["ops_url"].as_str().unwrap().strip_prefix("http://").unwrap().to_owned();
+    up.running.talk_until("nothing is handed out until seqline restore finalize").await;
+    assert_eq!(get(&address, "/readyz").await.0, 503);
+    let oldest = async || {
+        let oldest = sqlx::query_scalar("SELECT seqline.min_retained()").fetch_one(&db.admin()).await;
+        oldest.unwrap_or(0_i64)
+    };
+    assert_eq!(oldest().await, 1);
+    let finalize = ["restore", "finalize", "--consumers", "keep", "--yes", "--reason", "test"];
+    on(&db, Role::App, finalize).run().await.ok();
+    eventually(DEADLINE, "the first two expire", async || oldest().await == 3).await;
+    eventually(DEADLINE, "it is ready", async || get(&address, "/readyz").await.0 == 200).await;
+    up.running.signal(Signal::SIGTERM);
+    assert_eq!(up.running.end().await.code(), Some(0));
 }

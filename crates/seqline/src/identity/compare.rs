@@ -295,7 +295,9 @@ impl fmt::Display for WaitReason {
 /// for a failover; another cluster only when the process had seen the log and nothing of that is missing.
 #[must_use]
 pub fn decide(check: &IdentityCheck, rule: OnChange, seen_head: Option<i64>) -> Decision {
-    let (standing, went_back) = (check.standing(), seen_head.is_some_and(|seen| seen > check.head));
+    // A standby that is behind has lost nothing: it has not been told yet.
+    let went_back = !check.in_recovery() && seen_head.is_some_and(|seen| seen > check.head);
+    let standing = check.standing();
     let broken = match standing {
         Standing::Broken(reason) => Some(reason),
         _ if went_back => Some(BrokenReason::HeadWentBack),

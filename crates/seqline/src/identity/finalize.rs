@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::EpochError;
 use crate::consumer::Mode;
-use crate::store;
+use crate::{pool, store};
 
 /// Where consumers go on in a new epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +112,10 @@ pub async fn finalize(
 ) -> Result<Finalized, EpochError> {
     let (apply, why) = mode.parts();
     let force = need == Need::Stated;
-    let row = store::identity::finalize(connection, consumers.as_str(), force, apply, why).await?;
+    let row = pool::alone(connection, super::keeps_none(connection), async |connection| {
+        store::identity::finalize(connection, consumers.as_str(), force, apply, why).await
+    })
+    .await?;
     Ok(Finalized {
         old_epoch: row.old_epoch,
         new_epoch: row.new_epoch,

@@ -54,10 +54,17 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs, server: &Serve
         tracing::warn!(error, "database is away, waiting for it");
     }
     let figures = Figures::new(metrics, &health);
-    let serving = Serving { making, figures, health, stop, ending_since: OnceLock::new() };
+    let serving =
+        Serving { making, figures, health, stop, ending_since: OnceLock::new(), has_served: OnceLock::new() };
+    let mut serve = std::pin::pin!(serving.epochs(first.ok()));
     let result = tokio::select! {
-        served = serving.epochs(first.ok()) => served,
-        ended = lifecycle.unexpected_end() => Err(ended.logged()),
+        served = &mut serve => served,
+        ended = lifecycle.unexpected_end() => {
+            let failure = ended.logged();
+            // The others stop in order, as when they are asked to.
+            serving.stop.cancel();
+            serve.await.and(Err(failure))
+        }
     };
     lifecycle.stop(serving.budget()).await;
     tracing::info!(role = role.as_str(), "server stopped");
@@ -72,6 +79,8 @@ struct Serving<'a> {
     stop: CancellationToken,
     /// When the end of the process began, by the clock's elapsed time.
     ending_since: OnceLock<Duration>,
+    /// Whether parts have run.
+    has_served: OnceLock<()>,
 }
 
 /// Why the parts of an epoch were stopped.
@@ -107,7 +116,7 @@ impl Serving<'_> {
             let parts = match prepared.take() {
                 Some(parts) => parts,
                 None => {
-                    let parts = self.making.prepare_at_last().await?;
+                    let parts = self.making.prepare_at_last(self.has_served.get().is_some()).await?;
                     tracing::info!("database is there");
                     parts
                 }
@@ -115,7 +124,10 @@ impl Serving<'_> {
             self.health.enter(Stage::Undecided);
             let epoch = self.health.epoch().await;
             match self.making.tail(&parts).await {
+                // Another epoch has begun meanwhile, and the tail may be in it.
+                Ok(_) if self.health.known_epoch() != Some(epoch) => prepared = Some(parts),
                 Ok(tail) => {
+                    let _ = self.has_served.set(());
                     let lifecycle = self.making.start(parts, tail, epoch, &self.figures, &self.health);
                     self.health.enter(Stage::Running);
                     let consumers = role.works().then_some(Recorder::NAME);
@@ -146,7 +158,10 @@ impl Serving<'_> {
             Ok(end) => Ok(end),
             Err(ended) => {
                 // What ended may have met another history before the watch has: then that is the reason, and it has to be recorded.
-                self.health.look_now(self.making.config.database.statement_timeout).await;
+                tokio::select! {
+                    () = self.health.look_now(self.making.config.database.statement_timeout) => {}
+                    () = self.stop.cancelled() => {}
+                }
                 let same = tokio::select! {
                     biased;
                     () = self.health.epoch_ends(epoch) => false,
@@ -228,7 +243,9 @@ mod tests {
             metrics,
             clock: &clock,
         };
-        Serving { making, figures, health, stop, ending_since: OnceLock::new() }.run(lifecycle, epoch).await
+        Serving { making, figures, health, stop, ending_since: OnceLock::new(), has_served: OnceLock::new() }
+            .run(lifecycle, epoch)
+            .await
     }
 
     #[tokio::test]

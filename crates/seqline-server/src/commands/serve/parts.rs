@@ -16,7 +16,7 @@ use crate::fanout::FanoutLag;
 use crate::jobs::registry::Registry;
 use crate::jobs::runtime::Jobs;
 use crate::lifecycle::{Lifecycle, Phase};
-use crate::limits::START_RETRY_PAUSE;
+use crate::limits::{CONNECT_TIMEOUT, START_RETRY_PAUSE};
 use crate::metrics::{Metrics, catalogue};
 use crate::ops::{FollowedTail, Health};
 use crate::recorder::Recorder;
@@ -41,6 +41,12 @@ pub(super) struct Parts {
 impl Making<'_> {
     /// Looks whether the database is in order, and makes what can be made before it is known which history it has.
     pub(super) async fn prepare(&self) -> Result<Parts, Failure> {
+        let limit = CONNECT_TIMEOUT + self.config.database.statement_timeout;
+        let late = || Failure::Unavailable(format!("{} does not answer", connect::place(self.options)));
+        self.clock.timeout(limit, Box::pin(self.look_and_make())).await.unwrap_or_else(|| Err(late()))
+    }
+
+    async fn look_and_make(&self) -> Result<Parts, Failure> {
         let pool = connect::pool(self.options, self.config.database.max_connections).await?;
         let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
         connect::refuse_older_schema(&mut connection).await?;
@@ -56,12 +62,21 @@ impl Making<'_> {
         Ok(Parts { pool, worker: Some((sequencer, jobs, consumers)) })
     }
 
-    /// The same, when the database is there. What time does not mend ends it.
-    pub(super) async fn prepare_at_last(&self) -> Result<Parts, Failure> {
+    /// The same, when the database is there. What time does not mend ends it; unless the process `has_served`: then it remembers what it has
+    /// seen of the history, and a database that is being restored is in order again after a while.
+    pub(super) async fn prepare_at_last(&self, has_served: bool) -> Result<Parts, Failure> {
         let mut pause = START_RETRY_PAUSE;
+        let mut said = None;
         loop {
             match self.prepare().await {
                 Err(Failure::Unavailable(_)) => {}
+                Err(failure) if has_served => {
+                    let reason = failure.message();
+                    if said != reason {
+                        tracing::error!(error = reason, "server cannot start, trying again");
+                        said = reason;
+                    }
+                }
                 Err(failure) => {
                     tracing::error!(error = failure.message(), "server cannot start");
                     return Err(Failure::Logged(failure.exit_code()));

@@ -25,6 +25,7 @@ fn facts() -> Facts {
         consumers: Vec::new(),
         holdings: Some(Vec::new()),
         database: DatabaseFacts {
+            follows: false,
             notification_queue_usage: 0.25,
             oldest_transaction_age: None,
             lock_waiters: 0,

@@ -51,7 +51,7 @@ async fn an_address_that_somebody_else_has_is_named_with_its_key() {
     let address = taken.local_addr().unwrap().to_string();
     let sentence = worker(&db).args(["--set", &format!("ops.listen={address}")]).refused(3).await;
     assert!(sentence.starts_with(&format!("cannot listen on {address}: ")), "{sentence}");
-    assert!(sentence.ends_with("ops.listen names another address"), "{sentence}");
+    assert!(sentence.ends_with("choose another address with ops.listen"), "{sentence}");
 }
 
 #[tokio::test]

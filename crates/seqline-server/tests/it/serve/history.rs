@@ -149,3 +149,25 @@ async fn another_database_is_not_started_on_and_a_failover_only_where_the_rule_s
     next.says(NOT_HANDED_OUT).await;
     tokio::time::timeout(Duration::from_secs(30), next.stop()).await.expect("it ends");
 }
+
+/// As while a dump is loaded into the place of the old database.
+#[tokio::test]
+async fn once_it_has_served_it_waits_for_a_database_that_is_not_in_order() {
+    let postgres = TestServer::fast().await;
+    let db = with_jobs(TestDb::on(&postgres).await).await;
+    let server = Worker::start(quick(server(&db, "all"))).await;
+    server.becomes(&[]).await;
+    as_admin(&db, "INSERT INTO seqline.schema_version (version, name, checksum) VALUES (999, 'later', '')")
+        .await;
+    as_admin(&db, "UPDATE seqline.log_identity SET epoch = gen_random_uuid()").await;
+    let said = server.says("server cannot start, trying again").await;
+    assert!(said["error"].as_str().unwrap().contains("use a newer program"), "{said}");
+    as_admin(&db, "DELETE FROM seqline.schema_version WHERE version = 999").await;
+    server.says_again("server started", 1).await;
+    server.becomes(&[]).await;
+    append(&db.app(), [1]).await;
+    server.records([1]).await;
+    let log = server.stop().await;
+    let count = log.iter().filter(|line| line["message"] == "server cannot start, trying again").count();
+    assert_eq!(count, 1, "{log:#?}");
+}

@@ -4,16 +4,14 @@
 //! way it brings the schema up to date, keeps partitions and retention while it runs, numbers what is to be numbered after commit, and
 //! stops on Ctrl-C. The data is never deleted.
 
+mod running;
+
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use seqline::Clock;
 use seqline::embedded::{Durability, EmbeddedError, PostgresBinaries, PostgresServer, ServerConfig};
-use seqline::maintenance::Maintenance;
 use seqline::migrate::Migrated;
-use seqline::sequencer::Sequencer;
 use serde::{Deserialize, Serialize};
 use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
@@ -24,18 +22,8 @@ use crate::cli::{DatabaseArgs, UpArgs};
 use crate::config::Config;
 use crate::connect::GivenUrl;
 use crate::failure::Failure;
-use crate::lifecycle::{Lifecycle, Phase};
-use crate::limits::LOOKS_MISSED_MAX;
-use crate::metrics::Metrics;
-use crate::ops::readiness::Stage;
 use crate::ops::server::OpsServer;
-use crate::{connect, ops, store};
-
-/// How often partitions are maintained while `up` runs (`sync.partition_maintenance_interval`).
-const MAINTENANCE_INTERVAL: Duration = Duration::from_secs(60 * 60);
-
-/// How long the batch of the sequencer that runs may take at the end, and what else does.
-const END_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::{connect, store};
 
 #[derive(Serialize)]
 struct Ready<'a> {
@@ -49,7 +37,8 @@ struct Ready<'a> {
 
 pub(crate) async fn run(database: &DatabaseArgs, args: UpArgs) -> Result<(), Failure> {
     let stop = asked_to_stop();
-    let config = configuration(&args.config)?;
+    let mut config = configuration(&args.config)?;
+    args.retention.apply(&mut config);
     if let Some(file) = args.ready_file.as_deref().filter(|file| is_stale(file)) {
         remove_leftover(file)?;
     }
@@ -80,7 +69,7 @@ async fn on_given_database(
     let ready = Ready { database_url: url, ops_url: &ops_url, pid: std::process::id(), postgres_pid: None };
     let ready = ready_file(args, &ready)?;
     eprintln!("Ready. {}\n\nPress Ctrl-C to stop.", where_it_tells(&ops_url));
-    let result = serve(&options, args, config, ops, None, stop).await;
+    let result = running::run(&options, config, ops, None, stop).await;
     remove(ready);
     result
 }
@@ -143,7 +132,7 @@ async fn with_server(
     )
     .inspect_err(|_| remove(Some(url_file.clone())))?;
     say_how_to_go_on(&url_file, &ops_url);
-    let result = serve(&options, args, config, ops, Some(server), stop).await;
+    let result = running::run(&options, config, ops, Some(server), stop).await;
     remove(Some(url_file));
     remove(ready);
     result
@@ -187,79 +176,6 @@ async fn prepare(
         .password(password)
         .database(store::embedded::USER);
     Ok((options.application_name("seqline"), migrated))
-}
-
-/// Maintains partitions and runs a sequencer until asked to stop, or until the embedded server ends on its own.
-async fn serve(
-    options: &PgConnectOptions,
-    args: &UpArgs,
-    config: &Config,
-    ops: OpsServer,
-    server: Option<&mut PostgresServer>,
-    stop: &CancellationToken,
-) -> Result<(), Failure> {
-    // One for maintenance; the sequencer keeps one, and makes a partition with another when it needs it at once.
-    let pool = connect::pool(options, 3).await?;
-    let clock = Clock::system();
-    let metrics = Metrics::new(None, clock.clone(), config.telemetry.refresh_interval * LOOKS_MISSED_MAX)?;
-    let mut lifecycle = Lifecycle::new(clock.clone());
-    let health = ops::answer(&mut lifecycle, ops, config, &metrics, "up");
-    ops::look(&mut lifecycle, options, config, &metrics, &health)?;
-    let sequencer = Sequencer::new(pool.clone(), config.sequencer(), clock.clone());
-    lifecycle.start("sequencer", Phase::Sequencer, |stop| async move {
-        sequencer.run(stop).await;
-        Ok(())
-    });
-    let maintenance = Maintenance::new(pool, args.retention.config(), clock.clone());
-    let maintenance_clock = clock.clone();
-    lifecycle.start("maintenance", Phase::Jobs, |stop| maintain(maintenance, maintenance_clock, stop));
-    health.enter(Stage::Running);
-    let result = tokio::select! {
-        () = stop.cancelled() => {
-            eprintln!("Stopping.");
-            Ok(())
-        }
-        () = gone(server, &clock) => Err(Failure::Unavailable("the PostgreSQL server ended on its own".to_owned())),
-        ended = lifecycle.unexpected_end() => {
-            Err(Failure::Unexpected(format!("{} ended on its own: {}", ended.component, ended.reason)))
-        }
-    };
-    health.enter(Stage::Stopping);
-    // Dropped, a sequencer loses nothing, and another one takes over when its lease has expired.
-    lifecycle.stop(END_TIMEOUT).await;
-    result
-}
-
-/// Maintains partitions now and then until `stop` is cancelled. A run that is dropped in between is finished by the next.
-async fn maintain(maintenance: Maintenance, clock: Clock, stop: CancellationToken) -> Result<(), String> {
-    loop {
-        let run = tokio::select! {
-            run = maintenance.run() => run,
-            () = stop.cancelled() => return Ok(()),
-        };
-        match run {
-            Ok(report) => tracing::info!(
-                created = report.created,
-                closed = report.closed,
-                dropped = report.dropped,
-                held = report.held.is_some(),
-                "partition maintenance done"
-            ),
-            Err(error) => tracing::error!(error = %error, "partition maintenance failed"),
-        }
-        tokio::select! {
-            () = clock.sleep(MAINTENANCE_INTERVAL) => {}
-            () = stop.cancelled() => return Ok(()),
-        }
-    }
-}
-
-/// Resolves when the embedded server is no longer there.
-async fn gone(server: Option<&mut PostgresServer>, clock: &Clock) {
-    let Some(server) = server else { return std::future::pending().await };
-    while server.is_running() {
-        clock.sleep(Duration::from_secs(1)).await;
-    }
 }
 
 fn say_schema(migrated: Migrated) {
