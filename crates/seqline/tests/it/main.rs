@@ -5,6 +5,7 @@ mod support;
 mod append_rules;
 mod committing;
 mod consumers;
+mod data_page;
 mod deferred;
 mod durability;
 mod identity;

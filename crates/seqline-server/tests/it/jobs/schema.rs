@@ -162,3 +162,33 @@ async fn whoever_may_not_make_it_is_told_what_somebody_else_has_to_run() {
     let said = on(&db, Role::App, ["migrate"]).ok().await;
     assert!(said.ends_with("\njobs schema seqline_jobs created (River version 8)\n"), "{said}");
 }
+
+/// The tables of the log are compared by the library's own test.
+#[tokio::test]
+async fn the_page_about_what_is_kept_has_exactly_these_tables_and_who_may_read_them() {
+    const PAGE: &str = "docs/guide/operate/data.md";
+    const SQL: &str = "
+        SELECT array_agg(line ORDER BY line) FROM (
+            SELECT concat_ws(' ', c.relname,
+                       (SELECT string_agg(x.grantee::regrole::text, ' ' ORDER BY x.grantee::regrole::text)
+                        FROM aclexplode(coalesce(c.relacl, acldefault('r', c.relowner))) x
+                        WHERE x.privilege_type = 'SELECT' AND x.grantee <> c.relowner)) AS line
+            FROM pg_class c WHERE c.relnamespace = 'seqline_jobs'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f')
+        ) AS lines";
+    let found: Vec<String> = ask(&server_db().await, SQL).await;
+    let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(PAGE);
+    let page = std::fs::read_to_string(page).expect("the page is there");
+    let (_, section) = page.split_once("## Schema of the jobs\n").expect("the page has the section");
+    let (section, _) = section.split_once("\n## ").expect("another section follows");
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let [table, readers] = [cells[0], cells[5]].map(|cell| {
+            let words: Vec<&str> = cell.split('`').filter(|word| word.contains('_')).collect();
+            words.join(" ")
+        });
+        format!("{table} {readers}").trim_end().to_owned()
+    };
+    let mut said: Vec<String> = section.lines().filter(|line| line.starts_with("| `")).map(row).collect();
+    said.sort();
+    assert_eq!(said, found, "{PAGE}");
+}
