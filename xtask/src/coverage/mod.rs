@@ -19,7 +19,7 @@ use self::ratchet::Ratchet;
 use crate::run::Steps;
 use crate::test::Needed;
 use crate::workspace::Workspace;
-use crate::{setup, sources};
+use crate::{run, setup, sources};
 
 /// The crates that ship.
 const PACKAGES: [&str; 2] = ["seqline", "seqline-server"];
@@ -75,26 +75,56 @@ fn measure(
     setup::prepare(workspace, &all.collect::<Vec<_>>())?;
     let dev = workspace.dev();
     let tool = tool.path(&dev);
-    let cargo_llvm_cov = |arguments: &[&str]| {
-        let mut command = Command::new(&tool);
-        command.arg("llvm-cov").args(arguments).arg("--branch").current_dir(workspace.root());
-        for package in PACKAGES {
-            command.args(["--package", package]);
-        }
+    let instrumented = |mut command: Command| {
+        command.current_dir(workspace.root());
         command.envs(llvm.iter().map(|(variable, source)| (variable, source.path(&dev))));
+        // It would add to the developer's toolchain what it does not find.
+        command.env("CARGO_LLVM_COV_SETUP", "no");
         // Counting branches is not stable in the compiler; it is only used here, and nothing that is built so is shipped.
         command.env("RUSTC_BOOTSTRAP", "1");
         // LLVM's programs may have been built without zlib.
         command.env("RUSTFLAGS", "-C llvm-args=-enable-name-compression=false");
+        command.env("CARGO_TARGET_DIR", workspace.root().join("target/coverage/target"));
         command
     };
-    let tests = cargo_llvm_cov(&["--no-report", "--no-fail-fast", "--all-features", "--locked"]);
-    steps.run("instrumented tests", needed.tell(tests, workspace)?.arg("--").args(args))?;
+    let cargo_llvm_cov = |arguments: &[&str]| {
+        let mut command = Command::new(&tool);
+        command.arg("llvm-cov").args(arguments);
+        instrumented(command)
+    };
+    let environment = run::output(&mut cargo_llvm_cov(&["show-env", "--branch"]))?;
+    let environment = variables(&environment);
+    let cargo = |arguments: &[&str]| {
+        let mut command = Command::new("cargo");
+        command.args(arguments).args(["--all-features", "--locked"]);
+        for package in PACKAGES {
+            command.args(["--package", package]);
+        }
+        let mut command = needed.tell(instrumented(command), workspace)?;
+        command.envs(environment.iter().copied());
+        anyhow::Ok(command)
+    };
+    let of_before = ["clean", "--profraw-only"];
+    steps.run("what was measured before", cargo_llvm_cov(&of_before).envs(environment.iter().copied()))?;
+    // The tests run the examples.
+    steps.run("instrumented examples", &mut cargo(&["build", "--examples"])?)?;
+    let tests = ["test", "--lib", "--bins", "--tests", "--no-fail-fast"];
+    steps.run("instrumented tests", cargo(&tests)?.arg("--").args(args))?;
     for (format, file) in reports {
-        let mut report = cargo_llvm_cov(&["report", format]);
-        steps.run(&format!("report {}", file.display()), report.arg("--output-path").arg(file))?;
+        let mut report = cargo_llvm_cov(&["report", "--branch", format]);
+        for package in PACKAGES {
+            report.args(["--package", package]);
+        }
+        report.arg("--output-path").arg(file).envs(environment.iter().copied());
+        steps.run(&format!("report {}", file.display()), &mut report)?;
     }
     Ok(())
+}
+
+/// The variables in what cargo-llvm-cov prints for a shell, without the quotes around their values.
+fn variables(text: &str) -> Vec<(&str, &str)> {
+    let variables = text.lines().filter_map(|line| line.split_once('='));
+    variables.map(|(name, value)| (name, value.trim_matches('\''))).collect()
 }
 
 fn table(measured: &Measured) -> String {
@@ -156,4 +186,15 @@ fn judge(workspace: &Workspace, measured: &Measured, update: bool) -> Result<()>
 
 fn read(file: &Path) -> Result<String> {
     fs::read_to_string(file).with_context(|| format!("failed to read {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variables_of_an_instrumented_build_are_without_their_quotes() {
+        let text = "LLVM_PROFILE_FILE='/a b/it-%p.profraw'\nCARGO_LLVM_COV=1\n";
+        assert_eq!(variables(text), [("LLVM_PROFILE_FILE", "/a b/it-%p.profraw"), ("CARGO_LLVM_COV", "1")]);
+    }
 }

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use seqline_testkit::{Role, TestDb};
 use tokio::process::Command;
 
-use crate::support::masked;
+use crate::support::{let_measure, masked};
 
 const README: &str = include_str!("../../../../README.md");
 const CI: &str = include_str!("../../../../.ci/run");
@@ -39,16 +39,16 @@ fn console() -> Vec<(String, String)> {
 async fn shell(line: &str, database_url: &str) -> String {
     let folder = Path::new(env!("CARGO_BIN_EXE_seqline")).parent().expect("it is in a folder");
     let path: OsString = [folder.as_os_str(), "/usr/bin".as_ref(), "/bin".as_ref()].join(":".as_ref());
-    let output = Command::new("sh")
+    let mut shell = Command::new("sh");
+    shell
         .args(["-c", line])
         .env_clear()
         .env("PATH", path)
         .env("SEQLINE_DATABASE_URL", database_url)
         .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await
-        .expect("a shell can be started");
+        .kill_on_drop(true);
+    let_measure(&mut shell);
+    let output = shell.output().await.expect("a shell can be started");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && stderr.is_empty(), "{line}: {}, {stderr}", output.status);
     String::from_utf8(output.stdout).expect("the output is text")

@@ -36,7 +36,16 @@ pub(crate) fn seqline<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Seq
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);
+    let_measure(&mut command);
     Seqline { command, stdin: None }
+}
+
+/// Lets a program without the environment of the test know where to write what it ran, if it was built to: else it does so where it stands.
+pub(crate) fn let_measure(command: &mut Command) {
+    const FILE: &str = "LLVM_PROFILE_FILE";
+    if let Some(file) = std::env::var_os(FILE) {
+        command.env(FILE, file);
+    }
 }
 
 /// The program on a database.

@@ -8,7 +8,7 @@ use seqline_testkit::eventually;
 use serde_json::Value;
 
 use super::{Place, assert_no_server, has_ended};
-use crate::support::{DEADLINE, seqline};
+use crate::support::{DEADLINE, let_measure, seqline};
 
 #[tokio::test]
 async fn it_is_used_through_the_ready_file_and_leaves_nothing_but_the_data() {
@@ -55,6 +55,7 @@ async fn the_commands_that_it_suggests_work_as_they_are() {
         .env("PATH", "/usr/bin:/bin")
         .current_dir("/")
         .kill_on_drop(true);
+    let_measure(&mut shell);
     let output = shell.output().await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout).unwrap();
