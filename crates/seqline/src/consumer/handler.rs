@@ -6,6 +6,7 @@ use std::future::Future;
 
 use futures_util::future::BoxFuture;
 use sqlx::{PgConnection, PgTransaction};
+use tracing::Span;
 
 use super::jobs::RoundJobs;
 use super::name::ConsumerName;
@@ -64,6 +65,8 @@ pub struct Round<'t> {
     pub(super) consumer: &'t ConsumerName,
     pub(super) lane: u32,
     pub(super) jobs: RoundJobs<'t>,
+    /// Of the trace, once there is something to do.
+    pub(super) span: Span,
 }
 
 impl<'t> Round<'t> {

@@ -17,6 +17,7 @@ use crate::limits::{EVENT_JOBS_MAX, JOBS_STATEMENT_BYTES_MAX, JOBS_STATEMENT_MAX
 pub struct RoundJobs<'t> {
     outlet: Option<&'t Outlet>,
     origin: Option<JobOrigin>,
+    traceparent: Option<String>,
     jobs: Vec<Job>,
     bytes: usize,
     of_event: usize,
@@ -31,7 +32,7 @@ pub(super) struct Outlet {
 
 impl<'t> RoundJobs<'t> {
     pub(super) fn new(outlet: Option<&'t Outlet>) -> Self {
-        Self { outlet, origin: None, jobs: Vec::new(), bytes: 0, of_event: 0 }
+        Self { outlet, origin: None, traceparent: None, jobs: Vec::new(), bytes: 0, of_event: 0 }
     }
 
     /// Adds a job to those of the round. Nothing is written yet: what the queue has against it fails the round. So rolling back to
@@ -51,16 +52,17 @@ impl<'t> RoundJobs<'t> {
         let job = job.check()?;
         self.bytes += job.bytes();
         self.jobs.push(match self.origin {
-            Some(origin) => job.with_origin(origin),
+            Some(origin) => job.with_origin(origin, self.traceparent.clone()),
             None => job,
         });
         self.of_event += 1;
         Ok(())
     }
 
-    /// From now on jobs are those of this event.
-    pub(super) fn begin_event(&mut self, event: &StoredEvent) {
+    /// From now on jobs are those of this event, and go on with its trace, if that is recorded.
+    pub(super) fn begin_event(&mut self, event: &StoredEvent, traceparent: Option<String>) {
         self.origin = Some(JobOrigin::of(event));
+        self.traceparent = traceparent;
         self.of_event = 0;
     }
 

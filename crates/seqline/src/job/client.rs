@@ -6,8 +6,9 @@ use sqlx::PgTransaction;
 use super::args::{JobArgs, is_name};
 use super::error::{InvalidJob, JobError};
 use super::new_job::JobOrigin;
-use super::river::metadata_of;
+use super::river::{TRACEPARENT, metadata_of};
 use crate::event::StoredEvent;
+use crate::trace;
 
 /// Inserts jobs through the application's own client of the crate `riverqueue`, so that its types, defaults, hooks and middleware
 /// apply.
@@ -53,7 +54,8 @@ impl RiverClient {
     }
 
     /// Inserts a job for an event in the transaction: it is there when that is committed, and never was when it is rolled back.
-    /// The number, id and correlation id of the event are added to its metadata.
+    /// The number, id and correlation id of the event are added to its metadata, and with the feature `opentelemetry` the `traceparent` of the
+    /// current span, if that and the request that appended the event are recorded, and the metadata has none.
     ///
     /// The version of River's schema is the client's affair, and so is how many jobs an event gets.
     ///
@@ -73,7 +75,10 @@ impl RiverClient {
         let value = serde_json::to_value(&args).map_err(|error| JobError::Client(error.into()))?;
         ids_only(value)?.check()?;
         let mut metadata = opts.metadata().cloned().unwrap_or_default();
-        for (key, value) in metadata_of(JobOrigin::of(event)) {
+        // Whoever has a trace of their own goes on with that.
+        let traceparent =
+            (!metadata.contains_key(TRACEPARENT)).then(|| trace::traceparent_for(event)).flatten();
+        for (key, value) in metadata_of(JobOrigin::of(event), traceparent.as_deref()) {
             metadata.insert(&key, value).map_err(|error| JobError::Client(error.into()))?;
         }
         let inserting = self.0.insert(args).opts(opts.with_metadata(metadata)).tx(tx);

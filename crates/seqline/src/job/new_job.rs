@@ -10,6 +10,7 @@ use super::error::InvalidJob;
 use super::unique;
 use crate::event::StoredEvent;
 use crate::limits::JOB_TAGS_MAX;
+use crate::trace;
 
 /// A job that shall be done. The names and bounds are those of River, so that any sink can take it.
 ///
@@ -77,6 +78,7 @@ pub enum UniqueUntil {
 pub struct Job {
     new: NewJob,
     origin: Option<JobOrigin>,
+    traceparent: Option<String>,
 }
 
 /// The event that a job is made for.
@@ -138,15 +140,16 @@ impl NewJob {
             return Err(InvalidJob::UniquePeriod);
         }
         self.args.check()?;
-        Ok(Job { new: self, origin: None })
+        Ok(Job { new: self, origin: None, traceparent: None })
     }
 }
 
 impl Job {
-    /// The same, made for this event.
+    /// The same, made for this event. With the feature `opentelemetry` it goes on with the trace of the current span, if that and the
+    /// request that appended the event are recorded.
     #[must_use]
     pub fn of(self, event: &StoredEvent) -> Self {
-        self.with_origin(JobOrigin::of(event))
+        self.with_origin(JobOrigin::of(event), trace::traceparent_for(event))
     }
 
     /// About how many bytes it takes.
@@ -155,8 +158,8 @@ impl Job {
         kind.len() + args.bytes() + queue.len() + tags.iter().map(String::len).sum::<usize>()
     }
 
-    pub(crate) fn with_origin(self, origin: JobOrigin) -> Self {
-        Self { origin: Some(origin), ..self }
+    pub(crate) fn with_origin(self, origin: JobOrigin, traceparent: Option<String>) -> Self {
+        Self { origin: Some(origin), traceparent, ..self }
     }
 
     /// What was asked for.
@@ -169,6 +172,13 @@ impl Job {
     #[must_use]
     pub fn origin(&self) -> Option<JobOrigin> {
         self.origin
+    }
+
+    /// The span that whoever works it goes on from, as a W3C `traceparent`: that of the event in its round, if its trace is recorded. A
+    /// sink writes it where its queue keeps such things.
+    #[must_use]
+    pub fn traceparent(&self) -> Option<&str> {
+        self.traceparent.as_deref()
     }
 
     /// What the jobs have in common that are the same job, if it is unique: the key that River's clients compute too. `now` is

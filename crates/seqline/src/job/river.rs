@@ -22,6 +22,9 @@ use crate::store::river::{self, Facts, Row, Statements};
 /// tests were run with.
 const VERSIONS: std::ops::RangeInclusive<i64> = 6..=8;
 
+/// The member of a job's metadata with its trace.
+pub(super) const TRACEPARENT: &str = "traceparent";
+
 /// Inserts jobs into River's tables.
 ///
 /// River is brought up, and its jobs are worked, by a River client of the application. The role that inserts needs USAGE on the
@@ -173,18 +176,22 @@ impl JobSink for River {
 }
 
 fn metadata(job: &Job) -> String {
-    job.origin().map_or_else(|| "{}".to_owned(), |origin| Value::Object(metadata_of(origin)).to_string())
+    let metadata = job.origin().map(|origin| metadata_of(origin, job.traceparent()));
+    Value::Object(metadata.unwrap_or_default()).to_string()
 }
 
 /// What a job says about its event, where River keeps what is not its own. The keys are those by which a job is found:
-/// `metadata @> '{"seqline:seq": 17}'`.
-pub(super) fn metadata_of(origin: JobOrigin) -> Map<String, Value> {
+/// `metadata @> '{"seqline:seq": 17}'`. That of the trace has the name of the header, which is what propagators look for.
+pub(super) fn metadata_of(origin: JobOrigin, traceparent: Option<&str>) -> Map<String, Value> {
     let JobOrigin { seq, event_id, correlation_id } = origin;
     let mut metadata = Map::new();
     metadata.insert("seqline:seq".to_owned(), seq.into());
     metadata.insert("seqline:event_id".to_owned(), event_id.to_string().into());
     if let Some(id) = correlation_id {
         metadata.insert("seqline:correlation_id".to_owned(), id.to_string().into());
+    }
+    if let Some(traceparent) = traceparent {
+        metadata.insert(TRACEPARENT.to_owned(), traceparent.into());
     }
     metadata
 }

@@ -16,7 +16,8 @@ use crate::store;
 ///
 /// The statement has one parameter, `$1` of type `jsonb`: an array of objects in the order in which the jobs were inserted, with the members
 /// `kind`, `args`, `queue`, `priority`, `max_attempts`, `tags`, and where they apply `run_at` (RFC 3339), `unique_key` (hexadecimal, equal for
-/// jobs that are the same job), `unique_until` (`deleted` or `completed`, see [`UniqueUntil`]) and `seq`, `event_id` and `correlation_id` of the event. What it returns is not read. Leaving out a job
+/// jobs that are the same job), `unique_until` (`deleted` or `completed`, see [`UniqueUntil`]) and `seq`, `event_id` and `correlation_id` of the event and the
+/// `traceparent` of its span ([`Job::traceparent`]). What it returns is not read. Leaving out a job
 /// that exists is up to the statement.
 ///
 /// ```
@@ -51,6 +52,8 @@ struct Body<'a> {
     event_id: Option<Uuid>,
     #[serde(skip_serializing_if = "Option::is_none")]
     correlation_id: Option<Uuid>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<&'a str>,
 }
 
 impl SqlSink {
@@ -113,5 +116,6 @@ fn body(job: &Job, now: OffsetDateTime) -> Body<'_> {
         seq: origin.map(|origin| origin.seq),
         event_id: origin.map(|origin| origin.event_id),
         correlation_id: origin.and_then(|origin| origin.correlation_id),
+        traceparent: job.traceparent(),
     }
 }

@@ -1,4 +1,7 @@
-//! Where correlation and trace context of an event come from.
+//! Where correlation and trace context of an event come from, and where they lead.
+
+#[cfg(feature = "opentelemetry")]
+mod rounds;
 
 #[cfg(feature = "opentelemetry")]
 mod spans {

@@ -4,14 +4,15 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use futures_util::FutureExt;
+use tracing::{Instrument, Span};
 
 use super::Rounds;
 use crate::consumer::error::RoundError;
 use crate::consumer::handler::Round;
 use crate::deadline::{Stopwatch, within};
 use crate::event::StoredEvent;
-use crate::store;
 use crate::store::consumers::HeldCursor;
+use crate::{store, trace};
 
 impl Rounds<'_> {
     /// Handles these events and writes their jobs, and returns how many jobs there were. `span` is from which number to which the
@@ -29,8 +30,10 @@ impl Rounds<'_> {
             let is_last = index + 1 == events.len();
             let handled = async {
                 self.keep_alive(round, &mut asked).await?;
-                round.jobs.begin_event(event);
-                self.handle(event, round).await?;
+                let span = trace::event_span(&round.span, self.name.as_str(), event);
+                round.jobs.begin_event(event, trace::recorded_traceparent(&span));
+                let handled = self.handle(event, round, &span).await;
+                handled.inspect_err(|error| trace::failed(&span, error))?;
                 // As a rule all at once, at the end.
                 if round.jobs.is_full() || (is_last && round.jobs.is_any()) {
                     jobs += self.write_jobs(round, held, first_seq, event.seq).await?;
@@ -48,10 +51,17 @@ impl Rounds<'_> {
         Ok(jobs)
     }
 
-    async fn handle(&self, event: &StoredEvent, round: &mut Round<'_>) -> Result<(), RoundError> {
+    /// The handler runs in the span of its event and else in none of the round: what it appends is not led on from events of others.
+    async fn handle(
+        &self,
+        event: &StoredEvent,
+        round: &mut Round<'_>,
+        span: &Span,
+    ) -> Result<(), RoundError> {
         let seq = event.seq;
         // Whatever a panic leaves behind is rolled back, and the handler has been told to keep nothing in memory.
-        let mut handling = AssertUnwindSafe(self.handler.handle(event, round)).catch_unwind();
+        let handling = self.handler.handle(event, round).instrument(span.clone());
+        let mut handling = AssertUnwindSafe(handling).catch_unwind();
         let handled = self.clock.timeout(self.config.event_timeout, &mut handling).await;
         // What the handler holds is dropped here, and that is its code too.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(handling)));

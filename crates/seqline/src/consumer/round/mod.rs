@@ -20,6 +20,7 @@ mod read;
 mod result;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, PgTransaction};
+use tracing::Span;
 
 use super::config::ConsumerConfig;
 use super::error::RoundError;
@@ -34,11 +35,12 @@ use crate::clock::Clock;
 use crate::deadline::{Lease, within};
 use crate::durable::DurableHead;
 use crate::error::{CommitError, DatabaseError};
+use crate::event::StoredEvent;
 use crate::job::JobError;
 use crate::limits::{READ_EVENTS_MAX, ROUND_ATTEMPTS_MAX, SCAN_EVENTS_MAX};
 use crate::store::consumers::{Advance, HeldCursor, Lock, Position, Standing};
 use crate::store::parking::Trial;
-use crate::{pool, store};
+use crate::{pool, store, trace};
 
 use parking::Begun;
 
@@ -152,21 +154,26 @@ impl Rounds<'_> {
         *beginning = true;
         let tx = self.ask(connection.begin_with(AssertSqlSafe(self.config.beginning(self.pool)))).await?;
         *beginning = false;
-        let mut round = Round { tx, consumer: self.name, lane, jobs: RoundJobs::new(self.outlet) };
+        let jobs = RoundJobs::new(self.outlet);
+        let mut round = Round { tx, consumer: self.name, lane, jobs, span: Span::none() };
         let result = Box::pin(self.work(&mut round, known, tried)).await;
         // While the cursor is held, so that nobody else takes a mark for what it is not.
         if let (Err(error), Some(tried)) = (&result, tried.take_if(|_| result.is_err())) {
             self.came_to_nothing(tried, error).await;
         }
-        self.end(round, &result).await?;
-        let Worked { result, span: (first_seq, last_seq) } = result?;
-        match result.outcome {
+        let span = round.span.clone();
+        let ended = self.end(round, &result).await;
+        let result = match ended.and(result) {
             // The driver has ended the innermost transaction, and that was not the round.
-            Outcome::Processed if connection.is_in_transaction() => {
+            Ok(Worked { result, span: (first_seq, last_seq) })
+                if result.outcome == Outcome::Processed && connection.is_in_transaction() =>
+            {
                 Err(RoundError::NestedTransaction { first_seq, last_seq })
             }
-            _ => Ok(result),
-        }
+            worked => worked.map(|worked| worked.result),
+        };
+        trace::round_ended(&span, &result);
+        result
     }
 
     async fn end(&self, round: Round<'_>, result: &Result<Worked, RoundError>) -> Result<(), RoundError> {
@@ -266,6 +273,7 @@ impl Rounds<'_> {
             Begun::Tries => 0,
         };
         let span = (read.first, read.new_last_seq);
+        self.trace(round, &read.events, span);
         let jobs = self.handle_all(round, held, &read.events, span).await?;
         let advanced = self
             .ask(store::consumers::advance(
@@ -290,6 +298,11 @@ impl Rounds<'_> {
             wait: None,
         };
         Ok(Worked { result, span })
+    }
+
+    /// From here on the round has a span: it has something to do.
+    fn trace(&self, round: &mut Round<'_>, events: &[StoredEvent], span: (i64, i64)) {
+        round.span = trace::round_span(self.name.as_str(), round.lane, span, events);
     }
 
     fn batch_size(&self) -> i64 {

@@ -116,6 +116,7 @@ impl Rounds<'_> {
             *tried = Some(Tried::Parked { lane: held.lane, seq, attempt, error_type });
             self.ask(store::consumers::keep_lock(&mut round.tx)).await?;
         }
+        self.trace(round, &events, (seq, seq));
         let jobs = self.handle_all(round, held, &events, (seq, seq)).await?;
         let unparked = store::parking::unpark(&mut round.tx, name, seq, held, self.may_append);
         ended(self.ask(unparked).await, (seq, seq))?;
