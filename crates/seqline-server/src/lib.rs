@@ -26,6 +26,7 @@ mod connect;
 mod fanout;
 mod lifecycle;
 mod limits;
+mod log_format;
 mod ops;
 mod output;
 mod recorder;
@@ -36,6 +37,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use seqline::Clock;
+use tracing_subscriber::fmt::format::JsonFields;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
@@ -43,6 +45,7 @@ use crate::cli::{Cli, Command};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::limits::RUNTIME_END_TIMEOUT;
+use crate::log_format::Traced;
 use crate::telemetry::Telemetry;
 
 /// What a server has before anything runs: what can be set, and what it tells.
@@ -121,8 +124,10 @@ fn init_logs(command: &Command, telemetry: Option<&Telemetry>) -> Result<(), Fai
                 let location = panic.location().map(ToString::to_string);
                 tracing::error!(location, "panic");
             }));
-            let logs = fmt::layer().with_writer(std::io::stderr);
-            let logs = logs.json().flatten_event(true).with_current_span(false).with_span_list(false);
+            let line =
+                fmt::format().json().flatten_event(true).with_current_span(false).with_span_list(false);
+            let logs = fmt::layer().fmt_fields(JsonFields::new()).event_format(Traced(line));
+            let logs = logs.with_writer(std::io::stderr);
             let subscriber = Registry::default().with(telemetry.layer()).with(logs.with_filter(filter));
             tracing::subscriber::set_global_default(subscriber)
         }
@@ -145,7 +150,9 @@ fn log_filter(text: &str) -> Option<EnvFilter> {
     };
     let misspelt = text.split(',').map(str::trim).any(|part| !part.contains(['=', ':', '[']) && !known(part));
     // River repeats itself for as long as the database is away, and what is worth a line of it is told by the jobs.
-    let quiet = if text.contains("riverqueue") { "" } else { ",riverqueue=off" };
+    // So do those who send figures and traces for as long as nobody takes them, and it is said once by the product.
+    let repeat = ["riverqueue", "opentelemetry"].into_iter().filter(|target| !text.contains(target));
+    let quiet: String = repeat.map(|target| format!(",{target}=off")).collect();
     if misspelt { None } else { EnvFilter::try_new(format!("{text}{quiet}")).ok() }
 }
 

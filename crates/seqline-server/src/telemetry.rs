@@ -1,7 +1,13 @@
 //! What leaves the process by itself: metrics and traces over OTLP, where an endpoint is set.
 //!
 //! Traces hold what logs hold: names, numbers and ids, and never what an event says. That something cannot be sent never reaches the data
-//! path: it waits in a bounded queue and is dropped when that is full.
+//! path: it waits in a bounded queue and is dropped when that is full, and it is said once.
+
+mod delivery;
+mod sampling;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{MetricExporter, SpanExporter, WithExportConfig};
@@ -13,6 +19,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
 
+use self::delivery::Delivery;
+use self::sampling::Linked;
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::limits::{LOOKS_MISSED_MAX, TELEMETRY_SEND_TIMEOUT};
@@ -23,6 +31,8 @@ use crate::metrics::Metrics;
 pub(crate) struct Telemetry {
     pub(crate) metrics: Metrics,
     traces: Option<SdkTracerProvider>,
+    /// Whether it is no longer said that nothing arrives.
+    silent: Arc<AtomicBool>,
 }
 
 impl Telemetry {
@@ -30,9 +40,11 @@ impl Telemetry {
     pub(crate) fn new(config: &Config, clock: Clock) -> Result<Self, Failure> {
         let keys = &config.telemetry;
         let endpoint = Some(keys.otlp_endpoint.as_str()).filter(|endpoint| !endpoint.is_empty());
-        let metrics = Metrics::new(endpoint, clock, keys.refresh_interval * LOOKS_MISSED_MAX)?;
-        let traces = endpoint.map(|endpoint| traces(endpoint, keys.trace_sample_percent)).transpose()?;
-        Ok(Self { metrics, traces })
+        let silent = Arc::new(AtomicBool::new(false));
+        let sender = endpoint.map(|endpoint| metric_sender(endpoint, &silent)).transpose()?;
+        let metrics = Metrics::new(sender, clock, keys.refresh_interval * LOOKS_MISSED_MAX)?;
+        let traces = endpoint.map(|endpoint| traces(endpoint, keys.trace_sample_percent, &silent));
+        Ok(Self { metrics, traces: traces.transpose()?, silent })
     }
 
     /// What makes traces of the product's own spans, whatever the filter of the logs says. Not of what is logged below `info`: an error of a
@@ -47,20 +59,27 @@ impl Telemetry {
         Some(layer.with_filter(Targets::new().with_target("seqline", LevelFilter::INFO)))
     }
 
-    /// Sends what is left. Not on a thread of the runtime.
+    /// Sends what is left, figures and traces at the same time. Not on a thread of the runtime.
     pub(crate) fn shutdown(&self) {
-        if let Some(traces) = &self.traces {
-            // What nobody received is lost, and so is what says so.
-            let _ = traces.shutdown_with_timeout(TELEMETRY_SEND_TIMEOUT);
-        }
-        self.metrics.shutdown(TELEMETRY_SEND_TIMEOUT);
+        self.silent.store(true, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            if let Some(traces) = &self.traces {
+                let sending = || traces.shutdown_with_timeout(TELEMETRY_SEND_TIMEOUT);
+                // What nobody received is lost, and so is what says so.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, sending);
+            }
+            self.metrics.shutdown(TELEMETRY_SEND_TIMEOUT);
+        });
     }
 }
 
 /// What sends metrics.
-pub(crate) fn metric_exporter(endpoint: &str) -> Result<MetricExporter, Failure> {
+pub(crate) type MetricSender = Delivery<MetricExporter>;
+
+fn metric_sender(endpoint: &str, silent: &Arc<AtomicBool>) -> Result<MetricSender, Failure> {
     let builder = MetricExporter::builder().with_http().with_endpoint(path(endpoint, "metrics"));
-    builder.with_timeout(TELEMETRY_SEND_TIMEOUT).build().map_err(|_| unusable())
+    let exporter = builder.with_timeout(TELEMETRY_SEND_TIMEOUT).build().map_err(|_| unusable())?;
+    Ok(Delivery::new(exporter, "metrics", silent.clone()))
 }
 
 /// Who sends them.
@@ -68,14 +87,17 @@ pub(crate) fn resource() -> Resource {
     Resource::builder().with_service_name("seqline").build()
 }
 
-fn traces(endpoint: &str, sample_percent: u32) -> Result<SdkTracerProvider, Failure> {
+fn traces(
+    endpoint: &str,
+    sample_percent: u32,
+    silent: &Arc<AtomicBool>,
+) -> Result<SdkTracerProvider, Failure> {
     let builder = SpanExporter::builder().with_http().with_endpoint(path(endpoint, "traces"));
     let exporter = builder.with_timeout(TELEMETRY_SEND_TIMEOUT).build().map_err(|_| unusable())?;
-    let sampler =
-        Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(f64::from(sample_percent) / 100.0)));
+    let part = Sampler::TraceIdRatioBased(f64::from(sample_percent) / 100.0);
     Ok(SdkTracerProvider::builder()
-        .with_batch_exporter(exporter)
-        .with_sampler(sampler)
+        .with_batch_exporter(Delivery::new(exporter, "traces", silent.clone()))
+        .with_sampler(Sampler::ParentBased(Box::new(Linked(part))))
         .with_resource(resource())
         .build())
 }

@@ -14,3 +14,5 @@ pub mod registry;
 pub mod retry;
 pub mod runtime;
 pub mod schema;
+
+mod trace;

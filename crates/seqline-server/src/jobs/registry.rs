@@ -11,8 +11,9 @@ use riverqueue::{
 };
 use serde_json::Value;
 use sqlx::PgPool;
+use tracing::Instrument;
 
-use super::maintenance;
+use super::{maintenance, trace};
 use crate::config::Config;
 use crate::limits::JOBS_OFFER_INTERVAL_MAX;
 
@@ -107,12 +108,20 @@ impl Registry {
         let handler = Arc::new(handler);
         self.workers.add_fn(move |context, job: Job<A>| {
             let handler = handler.clone();
+            let span = trace::attempt(&job.row);
             async move {
-                let work = AssertUnwindSafe(async move { handler(context, job.args).await });
+                let work = async move { handler(context, job.args).await };
+                let work = AssertUnwindSafe(work.instrument(span.clone()));
                 match work.catch_unwind().await {
                     Ok(Ok(())) => Ok(WorkOutcome::Complete),
-                    Ok(Err(error)) => Err(error.into()),
-                    Err(_) => Err(BoxError::from("the job panicked")),
+                    Ok(Err(error)) => {
+                        trace::failed(&span, "failed");
+                        Err(error.into())
+                    }
+                    Err(_) => {
+                        trace::failed(&span, "panic");
+                        Err(BoxError::from("the job panicked"))
+                    }
                 }
             }
         })?;

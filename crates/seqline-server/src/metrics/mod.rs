@@ -23,7 +23,7 @@ use self::points::Point;
 pub(crate) use self::points::Retention;
 pub(crate) use self::refresh::{Reading, run as refresh};
 use crate::failure::Failure;
-use crate::telemetry;
+use crate::telemetry::{self, MetricSender};
 
 /// Upper bounds of the buckets of times, in seconds: from what a notification takes to what is an outage.
 const SECONDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
@@ -52,10 +52,14 @@ pub(crate) struct Latest {
 type Read = (Duration, Vec<Point>);
 
 impl Metrics {
-    /// Figures that go to `/metrics`, and to the endpoint if there is one. What the database showed counts for `age_max`.
+    /// Figures that go to `/metrics`, and out of the process if there is something that sends them. What the database showed counts for `age_max`.
     ///
     /// Not on a thread of the runtime: what sends has a thread of its own, which waits.
-    pub(crate) fn new(endpoint: Option<&str>, clock: Clock, age_max: Duration) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        sender: Option<MetricSender>,
+        clock: Clock,
+        age_max: Duration,
+    ) -> Result<Self, Failure> {
         let unexpected = |error: &dyn std::fmt::Display| Failure::Unexpected(error.to_string());
         let registry = Registry::new();
         let exporter = opentelemetry_prometheus::exporter()
@@ -66,8 +70,8 @@ impl Metrics {
             .map_err(|error| unexpected(&error))?;
         let mut builder =
             SdkMeterProvider::builder().with_reader(exporter).with_resource(telemetry::resource());
-        if let Some(endpoint) = endpoint {
-            builder = builder.with_periodic_exporter(telemetry::metric_exporter(endpoint)?);
+        if let Some(sender) = sender {
+            builder = builder.with_periodic_exporter(sender);
         }
         let provider = builder.build();
         let meter = provider.meter("seqline");

@@ -8,6 +8,7 @@ mod history;
 mod outage;
 mod roles;
 mod sequencer;
+mod telemetry;
 
 use nix::sys::signal::Signal;
 use seqline::{NewEvent, Payload};
