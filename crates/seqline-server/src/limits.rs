@@ -112,6 +112,7 @@ pub(crate) const START_RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long sending figures or traces may take: what is not there by then is dropped, at the end of the process too.
 pub(crate) const TELEMETRY_SEND_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// How long one statement of a check of the doctor may take: what it asks takes milliseconds.
 pub(crate) const DOCTOR_STATEMENT_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -123,6 +124,9 @@ pub(crate) const DOCTOR_LISTEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How often the doctor asks for the time: the answer that came fastest says most.
 pub(crate) const DOCTOR_CLOCK_LOOKS: usize = 3;
+
+/// Consumers, slots and the like that one finding of the doctor names: enough to begin with.
+pub(crate) const DOCTOR_NAMES_MAX: usize = 10;
 
 /// Connections of `up` for its work: one for maintenance; the sequencer keeps one, and makes a partition with another when it needs it at
 /// once.

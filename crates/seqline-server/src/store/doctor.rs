@@ -1,6 +1,7 @@
 //! What the doctor asks. Catalogs are asked by name, so that an answer comes also without the schema or a right to it; and statements have no
 //! names, which sessions that share a process would have in common.
 
+use riverqueue::migrate::SchemaName;
 use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 use time::OffsetDateTime;
@@ -136,54 +137,30 @@ pub(crate) async fn numbering_lock(connection: &mut PgConnection) -> Result<Numb
     })
 }
 
-/// What keeps vacuum from removing rows.
-pub(crate) struct Horizon {
-    /// The oldest transaction of this database that can be seen.
-    pub(crate) oldest: Option<Session>,
-    /// Sessions of others of which this role sees nothing.
-    pub(crate) hidden: i64,
-    /// The oldest prepared transaction: its name and age.
-    pub(crate) prepared: Option<(String, f64)>,
-    /// Replication slots that nobody uses and that keep rows.
-    pub(crate) slots: Vec<String>,
+/// How long ago the last run of maintenance was completed, in seconds, as far as it is still known.
+pub(crate) async fn maintenance_age(
+    connection: &mut PgConnection,
+    schema: &SchemaName,
+) -> Result<Option<f64>, sqlx::Error> {
+    let sql = format!(
+        "SELECT extract(epoch FROM now() - max(finalized_at))::double precision FROM {}
+         WHERE state = 'completed' AND kind = 'sync.partition_maintenance'",
+        schema.qualify("river_job")
+    );
+    sqlx::query_scalar(AssertSqlSafe(sql)).persistent(false).fetch_one(connection).await
 }
 
-pub(crate) async fn horizon(connection: &mut PgConnection) -> Result<Horizon, sqlx::Error> {
-    let row = sqlx::query(
-        "WITH sessions AS (
-             SELECT a.* FROM pg_stat_activity a
-             WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
-         )
-         SELECT o.pid, o.application_name, o.state, o.query, extract(epoch FROM clock_timestamp() - o.xact_start)::double precision,
-                (SELECT count(*) FROM pg_stat_activity h
-                 WHERE h.datname = current_database() AND h.query = '<insufficient privilege>'),
-                p.gid, extract(epoch FROM clock_timestamp() - p.prepared)::double precision,
-                ARRAY(SELECT s.slot_name::text FROM pg_replication_slots s
-                      WHERE NOT s.active AND (s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL) ORDER BY s.slot_name)
-         FROM (VALUES (1)) AS one (n)
-         LEFT JOIN LATERAL (
-             SELECT * FROM sessions s WHERE num_nonnulls(s.backend_xid, s.backend_xmin) > 0 ORDER BY s.xact_start LIMIT 1
-         ) o ON true
-         LEFT JOIN LATERAL (SELECT x.gid, x.prepared FROM pg_prepared_xacts x ORDER BY x.prepared LIMIT 1) p ON true",
+/// Since when the log is read only and by whom, if the last entry of the audit log about that says so.
+pub(crate) async fn read_only_since(
+    connection: &mut PgConnection,
+) -> Result<Option<(OffsetDateTime, String)>, sqlx::Error> {
+    sqlx::query_as(
+        "SELECT a.recorded_at, a.who FROM (SELECT * FROM seqline.audit_log WHERE action = 'settings.maintenance' ORDER BY id DESC LIMIT 1) a
+         WHERE a.after = to_jsonb('read_only'::text)",
     )
     .persistent(false)
-    .fetch_one(connection)
-    .await?;
-    let pid: Option<i32> = row.try_get(0)?;
-    let oldest = Session {
-        pid,
-        application: row.try_get(1)?,
-        state: row.try_get(2)?,
-        query: row.try_get(3)?,
-        age_seconds: row.try_get(4)?,
-    };
-    let prepared: (Option<String>, Option<f64>) = (row.try_get(6)?, row.try_get(7)?);
-    Ok(Horizon {
-        oldest: pid.map(|_| oldest),
-        hidden: row.try_get(5)?,
-        prepared: prepared.0.zip(prepared.1),
-        slots: row.try_get(8)?,
-    })
+    .fetch_optional(connection)
+    .await
 }
 
 /// How full the queue of notifications is: 0 to 1.
@@ -228,14 +205,6 @@ pub(crate) async fn notify(connection: &mut PgConnection, channel: &str) -> Resu
         .execute(connection)
         .await
         .map(drop)
-}
-
-/// How many transactions can be prepared at the same time.
-pub(crate) async fn prepared_transactions_max(connection: &mut PgConnection) -> Result<i32, sqlx::Error> {
-    sqlx::query_scalar("SELECT current_setting('max_prepared_transactions')::integer")
-        .persistent(false)
-        .fetch_one(connection)
-        .await
 }
 
 /// The kind of a statement, which says nothing of its values.

@@ -3,14 +3,16 @@
 use riverqueue::migrate::SchemaName;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
 
-/// What is the whole server's.
+use super::horizon::oldest_age;
+
+/// What is known of the server and of this database on it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DatabaseFacts {
     /// Whether the server only follows another one.
     pub(crate) follows: bool,
     /// From 0 to 1.
     pub(crate) notification_queue_usage: f64,
-    /// In seconds: of those that this role can see.
+    /// In seconds: of those of the [rule](super::horizon) that this role can see.
     pub(crate) oldest_transaction_age: Option<f64>,
     pub(crate) lock_waiters: i64,
     /// In seconds, of the longest.
@@ -29,19 +31,16 @@ pub(crate) struct JobFacts {
 }
 
 pub(crate) async fn database(connection: &mut PgConnection) -> Result<DatabaseFacts, sqlx::Error> {
-    let row = sqlx::query(
-        "SELECT pg_catalog.pg_notification_queue_usage(),
-                (SELECT extract(epoch FROM clock_timestamp() - min(began))::double precision
-                 FROM (SELECT xact_start FROM pg_catalog.pg_stat_activity
-                       WHERE (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND pid <> pg_backend_pid()
-                       UNION ALL
-                       SELECT prepared FROM pg_catalog.pg_prepared_xacts) AS transactions (began)),
+    let row = sqlx::query(concat!(
+        "SELECT pg_catalog.pg_notification_queue_usage(), ",
+        oldest_age!(),
+        ",
                 waits.count, waits.longest, pg_catalog.pg_is_in_recovery()
          FROM (SELECT count(*), extract(epoch FROM clock_timestamp() - min(waitstart))::double precision AS longest
                FROM pg_catalog.pg_locks
                WHERE relation = 'seqline.numbering'::regclass AND NOT granted
-                   AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())) AS waits",
-    )
+                   AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())) AS waits"
+    ))
     .fetch_one(connection)
     .await?;
     Ok(DatabaseFacts {

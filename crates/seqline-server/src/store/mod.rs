@@ -2,6 +2,7 @@
 
 pub(crate) mod doctor;
 pub(crate) mod embedded;
+pub(crate) mod horizon;
 pub(crate) mod import;
 pub(crate) mod jobs;
 pub(crate) mod metrics;

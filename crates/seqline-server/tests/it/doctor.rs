@@ -1,6 +1,8 @@
 //! `seqline doctor`
 
+mod horizon;
 mod pooler;
+mod upkeep;
 
 use seqline::settings::{Sequencing, set_sequencing};
 use seqline_testkit::{FaultProxy, Role, TestDb, TestServer, eventually};
@@ -60,11 +62,15 @@ async fn everything_is_looked_at_and_a_sound_log_has_no_error() {
         "identity",
         "cursors",
         "partitions",
+        "read_only",
+        "retention",
+        "consumers",
         "sequencing",
         "numbering_lock",
         "vacuum_horizon",
         "notification_queue",
         "jobs",
+        "maintenance",
         "clock",
         "pooler",
         "listen",
@@ -165,7 +171,9 @@ async fn events_that_wait_for_a_sequencer_that_does_not_run_are_an_error() {
     assert_eq!(finding(&found, "sequencing").0, "warning");
     append(&db.producer(), 1..=3).await;
     let (code, found) = examine(&db, Role::App).await;
-    assert_eq!((code, finding(&found, "sequencing").0), (Some(4), "error"));
+    let (level, text) = finding(&found, "sequencing");
+    assert_eq!((code, level), (Some(4), "error"));
+    assert!(text.starts_with("no sequencer runs; 1 transaction waits for its numbers, for "), "{text}");
 }
 
 #[tokio::test]
@@ -260,10 +268,13 @@ async fn a_server_that_cannot_be_written_to_is_an_error() {
 }
 
 #[tokio::test]
-async fn jobs_that_are_missing_given_up_or_overdue_are_warnings() {
+async fn jobs_that_cannot_be_worked_are_an_error_and_those_given_up_overdue_or_paused_a_warning() {
     let db = TestDb::new().await;
     let (code, found) = examine(&db, Role::App).await;
-    assert_eq!((code, finding(&found, "jobs").0), (Some(0), "warning"));
+    let missing = ("error", "no jobs are in the schema seqline_jobs; workers do not start");
+    assert_eq!((code, finding(&found, "jobs")), (Some(4), missing));
+    let said = on(&db, Role::App, ["doctor"]).run().await.stdout;
+    assert!(said.contains("\n                             run seqline migrate, or correct jobs.schema\n"), "{said}");
     let db = crate::support::with_jobs(db).await;
     for (id, state) in [("jobs", "available"), ("jobs_discarded", "discarded")] {
         let finalized = if state == "discarded" { "now()" } else { "NULL" };
@@ -275,6 +286,30 @@ async fn jobs_that_are_missing_given_up_or_overdue_are_warnings() {
         let (_, found) = examine(&db, Role::App).await;
         assert_eq!(finding(&found, id).0, "warning", "{found:#?}");
     }
+}
+
+/// What it says to resume a queue is tried, as the role that it is said to, with a worker that runs.
+#[tokio::test]
+async fn a_paused_queue_is_named_and_what_resumes_it_works() {
+    let db = server_db().await;
+    as_admin(
+        &db,
+        "INSERT INTO seqline_jobs.river_queue (name, updated_at, paused_at) VALUES ('maintenance', now(), now())",
+    )
+    .await;
+    let worker = crate::worker::Worker::start(crate::worker::worker(&db)).await;
+    worker.says("jobs wait in a paused queue").await;
+    let report = on(&db, Role::App, ["doctor", "--json"]).run().await.stdout;
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let paused = report["findings"].as_array().unwrap().iter().find(|f| f["id"] == "jobs_paused").unwrap();
+    assert_eq!(paused["found"], "paused queues, whose jobs wait: maintenance");
+    let advice = paused["advice"].as_str().unwrap();
+    let (_, sql) = advice.split_once("UPDATE ").unwrap();
+    let (sql, _) = sql.split_once(';').unwrap();
+    let sql = format!("UPDATE {}", sql.replace("...", "maintenance"));
+    run_sql(&mut db.connect(Role::App).await, &sql).await;
+    worker.says("partition maintenance done").await;
+    worker.stop().await;
 }
 
 /// The tables are locked by somebody: the checks that need them give up in time, and the others say what they have found.

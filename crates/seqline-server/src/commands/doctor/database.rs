@@ -7,7 +7,7 @@ use seqline::{Clock, DatabaseError, migrate};
 use sqlx::PgConnection;
 
 use super::finding;
-use super::finding::{Finding, error, ok, unknown, warning};
+use super::finding::{Finding, Waiting, error, ok, unknown, warning};
 use super::thresholds::Thresholds;
 use crate::failure::Failure;
 use crate::jobs::schema::{check_for_work, schema_name};
@@ -125,30 +125,18 @@ pub(super) async fn partitions(connection: &mut PgConnection, thresholds: &Thres
 }
 
 pub(super) async fn sequencing(connection: &mut PgConnection, thresholds: &Thresholds) -> Found {
-    const RUN_ONE: &str = "run a worker: seqline serve --role worker";
     let status = status(connection).await?;
     let (settings, staged) = (status.settings, status.staged);
-    let age = staged.oldest_at.map_or(0.0, |at| (Clock::system().now() - at).as_seconds_f64());
-    let waiting = format!(
-        "{} for their numbers, the first for {}",
-        count(staged.transactions, "transaction"),
-        finding::seconds(age)
-    );
-    let mut findings = vec![match (settings.sequencing, staged.sequencer) {
-        _ if settings.is_at_commit_only() => ok("sequencing", "events are numbered at commit"),
-        (_, None) if staged.transactions > 0 => {
-            error("sequencing", format!("no sequencer runs, and {waiting} wait"), RUN_ONE)
-        }
-        (Sequencing::AfterCommit, None) => {
-            warning("sequencing", "events are numbered after commit, and no sequencer runs", RUN_ONE)
-        }
-        _ if age > thresholds.staged_age.as_secs_f64() => warning(
-            "sequencing",
-            format!("{waiting} wait"),
-            "look at the log of the worker that numbers, and at numbering_lock and partitions here",
-        ),
-        (sequencing, _) => ok("sequencing", format!("events are numbered {}, {waiting}", when(sequencing))),
-    }];
+    if settings.is_at_commit_only() {
+        return Ok(vec![ok("sequencing", "events are numbered at commit")]);
+    }
+    let seen = Waiting {
+        sequencing: settings.sequencing,
+        sequencer_runs: staged.sequencer.is_some(),
+        transactions: staged.transactions,
+        seconds: staged.oldest_at.map_or(0.0, |at| (Clock::system().now() - at).as_seconds_f64()),
+    };
+    let mut findings = vec![finding::sequencing(seen, thresholds)];
     if settings.sequencing == Sequencing::AtCommit && settings.staging_open {
         let limit = i64::try_from(OPEN_TRANSACTIONS_MAX).unwrap_or(i64::MAX);
         let open = store::settings::open_transactions(connection, OpenWith::Staged, limit).await?;
@@ -169,36 +157,17 @@ pub(super) async fn sequencing(connection: &mut PgConnection, thresholds: &Thres
             ),
         });
     }
-    if settings.sequencing == Sequencing::AtCommit
-        && store::doctor::prepared_transactions_max(connection).await? > 0
-    {
-        findings.push(ok(
-            "prepared_transactions",
-            "max_prepared_transactions is above 0: transactions that append cannot be prepared while numbering is at commit",
-        ));
-    }
     Ok(findings)
-}
-
-fn when(sequencing: Sequencing) -> &'static str {
-    match sequencing {
-        Sequencing::AtCommit => "at commit",
-        Sequencing::AfterCommit => "after commit",
-    }
 }
 
 pub(super) async fn jobs(connection: &mut PgConnection, schema: &str, thresholds: &Thresholds) -> Found {
     const ID: &str = "jobs";
-    let unusable = |failure: Failure| {
-        let message = failure.message().unwrap_or_default();
-        Ok(vec![warning(ID, message, "a worker does not start until then")])
-    };
     if let Err(failure) = check_for_work(connection, schema).await {
-        return unusable(failure);
+        return Ok(vec![unusable(ID, &failure)]);
     }
     let name = match schema_name(schema) {
         Ok(name) => name,
-        Err(failure) => return unusable(failure),
+        Err(failure) => return Ok(vec![unusable(ID, &failure)]),
     };
     let (waiting, running, discarded) = store::jobs::counts(connection, &name).await?;
     let look = store::jobs::look(connection, &name, thresholds.jobs_overdue_after).await?;
@@ -216,13 +185,30 @@ pub(super) async fn jobs(connection: &mut PgConnection, schema: &str, thresholds
         findings.push(warning("jobs_discarded", text, "seqline jobs list --state discarded"));
     }
     if !look.paused.is_empty() {
-        let text = format!("paused queues: {}", look.paused.join(", "));
-        findings.push(warning("jobs_paused", text, "their jobs wait until somebody resumes the queue"));
+        let text = format!("paused queues, whose jobs wait: {}", look.paused.join(", "));
+        let advice = format!(
+            "resume one with River's own tools, or UPDATE {} SET paused_at = NULL, updated_at = now() WHERE name = '...'; workers look every few seconds",
+            name.qualify("river_queue")
+        );
+        findings.push(warning("jobs_paused", text, advice));
     }
     if findings.is_empty() {
         findings.push(ok(ID, format!("{waiting} waiting, {running} running, none overdue or discarded")));
     }
     Ok(findings)
+}
+
+/// Why workers cannot do jobs, or why that cannot be seen.
+fn unusable(id: &'static str, failure: &Failure) -> Finding {
+    let message = failure.message().unwrap_or_default();
+    match failure {
+        Failure::Refused(_) => match message.rsplit_once(": ") {
+            Some((found, advice)) => error(id, format!("{found}; workers do not start"), advice),
+            None => error(id, message, "run seqline migrate"),
+        },
+        Failure::MissingRights { .. } => unknown(id, message, "grant this role seqline_app"),
+        _ => unknown(id, message, "try again"),
+    }
 }
 
 /// What a role that sees too little is told.

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use seqline::settings::Sequencing;
 use serde::Serialize;
 
 use super::thresholds::Thresholds;
+use crate::limits::DOCTOR_NAMES_MAX;
 use crate::output::{count, grouped};
 
 /// How bad it is.
@@ -89,11 +91,51 @@ pub(super) fn partitions(headroom: i64, partitions: usize, thresholds: &Threshol
     }
 }
 
+/// What is known of events that get their numbers after commit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Waiting {
+    pub(super) sequencing: Sequencing,
+    pub(super) sequencer_runs: bool,
+    pub(super) transactions: i64,
+    /// For how long the first of them has waited.
+    pub(super) seconds: f64,
+}
+
+/// Where events can wait for their numbers.
+pub(super) fn sequencing(seen: Waiting, thresholds: &Thresholds) -> Finding {
+    const ID: &str = "sequencing";
+    const RUN_ONE: &str = "run a worker: seqline serve --role worker";
+    let waiting = match seen.transactions {
+        0 => "no transaction waits for its numbers".to_owned(),
+        1 => format!("1 transaction waits for its numbers, for {}", seconds(seen.seconds)),
+        many => format!(
+            "{} transactions wait for their numbers, the first for {}",
+            grouped(many),
+            seconds(seen.seconds)
+        ),
+    };
+    match (seen.sequencing, seen.sequencer_runs) {
+        (_, false) if seen.transactions > 0 => error(ID, format!("no sequencer runs; {waiting}"), RUN_ONE),
+        (Sequencing::AfterCommit, false) => {
+            warning(ID, "events are numbered after commit, and no sequencer runs", RUN_ONE)
+        }
+        _ if seen.transactions > 0 && seen.seconds > thresholds.staged_age.as_secs_f64() => warning(
+            ID,
+            waiting,
+            "look at the log of the worker that numbers, and at numbering_lock and partitions here",
+        ),
+        (Sequencing::AfterCommit, true) => ok(ID, format!("events are numbered after commit; {waiting}")),
+        (Sequencing::AtCommit, _) => {
+            ok(ID, format!("events are numbered at commit, the change to that is under way; {waiting}"))
+        }
+    }
+}
+
 pub(super) fn notification_queue(usage: f64, thresholds: &Thresholds) -> Finding {
     const ID: &str = "notification_queue";
     let percent = usage * 100.0;
     let found = format!("{percent:.0} percent full");
-    match percent >= thresholds.notification_queue_percent {
+    match percent > thresholds.notification_queue_percent {
         true => warning(
             ID,
             format!("{found}: when it is full every COMMIT that notifies fails"),
@@ -150,6 +192,15 @@ pub(super) fn pooler(probe: &Probe) -> Finding {
     }
 }
 
+/// So many of them as one reads at once, and how many there are beyond.
+pub(super) fn named(names: &[String]) -> String {
+    let shown = &names[..names.len().min(DOCTOR_NAMES_MAX)];
+    match names.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
 /// A time for people, to the second.
 pub(super) fn seconds(seconds: f64) -> String {
     let whole = Duration::from_secs(seconds.max(0.0) as u64);
@@ -189,7 +240,7 @@ mod tests {
     #[test]
     fn the_round_trip_is_taken_off_the_skew() {
         let level = |skew, uncertain| {
-            clock(skew, uncertain, &Thresholds::of(&crate::config::Config::default().alert)).level
+            clock(skew, uncertain, &Thresholds::of(&crate::config::Config::default())).level
         };
         assert_eq!([level(2000, 0), level(-2000, 0), level(2500, 500)], [Level::Ok; 3]);
         assert_eq!([level(2001, 0), level(-2001, 0), level(2501, 500)], [Level::Warning; 3]);
@@ -197,16 +248,86 @@ mod tests {
 
     #[test]
     fn thresholds_are_the_ones_that_are_worth_a_warning() {
-        let thresholds = Thresholds::of(&crate::config::Config::default().alert);
+        let thresholds = Thresholds::of(&crate::config::Config::default());
         let room = |headroom| partitions(headroom, 2, &thresholds).level;
         assert_eq!(
             [room(500_000), room(499_999), room(1), room(0)],
             [Level::Ok, Level::Warning, Level::Warning, Level::Error]
         );
         let queue = |usage| notification_queue(usage, &thresholds).level;
-        assert_eq!([queue(0.49), queue(0.5)], [Level::Ok, Level::Warning]);
+        assert_eq!([queue(0.5), queue(0.501)], [Level::Ok, Level::Warning]);
+        let waits = |seconds| {
+            let seen = Waiting {
+                sequencing: Sequencing::AfterCommit,
+                sequencer_runs: true,
+                transactions: 1,
+                seconds,
+            };
+            sequencing(seen, &thresholds).level
+        };
+        assert_eq!([waits(10.0), waits(10.1)], [Level::Ok, Level::Warning]);
         let version = |found| schema(found, 5).level;
         assert_eq!([version(None), version(Some(0)), version(Some(4)), version(Some(6))], [Level::Error; 4]);
         assert_eq!(version(Some(5)), Level::Ok);
+    }
+
+    #[test]
+    fn what_is_said_of_events_that_wait_is_a_sentence() {
+        let thresholds = Thresholds::of(&crate::config::Config::default());
+        let said = |sequencing_, sequencer_runs, transactions, seconds| {
+            let seen = Waiting { sequencing: sequencing_, sequencer_runs, transactions, seconds };
+            let finding = sequencing(seen, &thresholds);
+            (finding.level, finding.found)
+        };
+        use Level::{Error, Ok, Warning};
+        use Sequencing::{AfterCommit, AtCommit};
+        for (seen, level, text) in [
+            (
+                said(AfterCommit, false, 3, 12.7),
+                Error,
+                "no sequencer runs; 3 transactions wait for their numbers, the first for 12s",
+            ),
+            (
+                said(AtCommit, false, 1, 0.2),
+                Error,
+                "no sequencer runs; 1 transaction waits for its numbers, for less than a second",
+            ),
+            (
+                said(AfterCommit, false, 0, 0.0),
+                Warning,
+                "events are numbered after commit, and no sequencer runs",
+            ),
+            (
+                said(AfterCommit, true, 1234, 75.0),
+                Warning,
+                "1,234 transactions wait for their numbers, the first for 1m 15s",
+            ),
+            (said(AfterCommit, true, 1, 12.0), Warning, "1 transaction waits for its numbers, for 12s"),
+            (
+                said(AfterCommit, true, 0, 0.0),
+                Ok,
+                "events are numbered after commit; no transaction waits for its numbers",
+            ),
+            (
+                said(AfterCommit, true, 2, 3.0),
+                Ok,
+                "events are numbered after commit; 2 transactions wait for their numbers, the first for 3s",
+            ),
+            (
+                said(AtCommit, false, 0, 0.0),
+                Ok,
+                "events are numbered at commit, the change to that is under way; no transaction waits for its numbers",
+            ),
+        ] {
+            assert_eq!(seen, (level, text.to_owned()));
+        }
+    }
+
+    #[test]
+    fn ten_are_named_and_the_rest_is_counted() {
+        let names = |number: usize| named(&(0..number).map(|n| format!("c{n}")).collect::<Vec<_>>());
+        assert_eq!(names(2), "c0, c1");
+        assert_eq!(names(10), "c0, c1, c2, c3, c4, c5, c6, c7, c8, c9");
+        assert_eq!(names(12), "c0, c1, c2, c3, c4, c5, c6, c7, c8, c9 and 2 more");
     }
 }

@@ -7,6 +7,7 @@ mod database;
 mod finding;
 mod sessions;
 mod thresholds;
+mod upkeep;
 
 use std::future::Future;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use self::finding::{Finding, error, summary, unknown};
 use self::thresholds::Thresholds;
 use super::configuration;
 use crate::cli::{DatabaseArgs, DoctorArgs};
+use crate::config::Sync;
 use crate::failure::Failure;
 use crate::limits::{DOCTOR_CHECK_TIMEOUT, DOCTOR_STATEMENT_TIMEOUT};
 use crate::{connect, output, store};
@@ -30,6 +32,7 @@ struct Doctor {
     listen: PgConnectOptions,
     listen_is_given: bool,
     jobs_schema: String,
+    sync: Sync,
     show_queries: bool,
     thresholds: Thresholds,
 }
@@ -48,7 +51,8 @@ pub(crate) async fn run(database: &DatabaseArgs, args: DoctorArgs) -> Result<(),
         options,
         listen,
         listen_is_given: listen_url.is_some(),
-        thresholds: Thresholds::of(&config.alert),
+        thresholds: Thresholds::of(&config),
+        sync: config.sync,
         jobs_schema: config.jobs.schema,
         show_queries: args.show_queries,
     };
@@ -92,6 +96,9 @@ impl Doctor {
         let thresholds = &self.thresholds;
         findings
             .extend(patient.check("partitions", async |c| database::partitions(c, thresholds).await).await);
+        findings.extend(patient.check("read_only", upkeep::read_only).await);
+        findings.extend(patient.check("retention", async |c| upkeep::retention(c, &self.sync).await).await);
+        findings.extend(patient.check("consumers", async |c| upkeep::consumers(c, thresholds).await).await);
         findings
             .extend(patient.check("sequencing", async |c| database::sequencing(c, thresholds).await).await);
         findings.extend(
@@ -115,6 +122,11 @@ impl Doctor {
         );
         findings.extend(
             patient.check("jobs", async |c| database::jobs(c, &self.jobs_schema, thresholds).await).await,
+        );
+        findings.extend(
+            patient
+                .check("maintenance", async |c| upkeep::maintenance(c, &self.jobs_schema, thresholds).await)
+                .await,
         );
         findings.extend(patient.check("clock", async |c| sessions::clock(c, thresholds).await).await);
         findings.push(self.apart("pooler", sessions::pooler(&self.options)).await);

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::APPLICATION_NAME;
 use super::database::hidden;
 use super::finding;
-use super::finding::{Finding, Probe, error, ok, seconds, warning};
+use super::finding::{Finding, Probe, error, named, ok, seconds, warning};
 use super::thresholds::Thresholds;
 use crate::limits::{DOCTOR_CLOCK_LOOKS, DOCTOR_LISTEN_TIMEOUT};
 use crate::output::{count, shortened};
@@ -82,7 +82,8 @@ pub(super) async fn vacuum_horizon(
     const ID: &str = "vacuum_horizon";
     const ADVICE: &str =
         "rows that are dead cannot be removed meanwhile, and everything becomes slower: end it";
-    let horizon = store::doctor::horizon(connection).await?;
+    const SLOT_ADVICE: &str = "start what uses them, or SELECT pg_drop_replication_slot('NAME')";
+    let horizon = store::horizon::horizon(connection).await?;
     let limit = thresholds.oldest_transaction_age.as_secs_f64();
     let mut findings = Vec::new();
     match &horizon.oldest {
@@ -100,8 +101,13 @@ pub(super) async fn vacuum_horizon(
         findings.push(warning(ID, text, "end it with COMMIT PREPARED or ROLLBACK PREPARED"));
     }
     if !horizon.slots.is_empty() {
-        let text = format!("replication slots that nobody uses: {}", horizon.slots.join(", "));
-        findings.push(warning(ID, text, "start what uses them, or pg_drop_replication_slot"));
+        let text = format!("replication slots that nobody uses keep rows: {}", named(&horizon.slots));
+        findings.push(warning(ID, text, SLOT_ADVICE));
+    }
+    if !horizon.catalog_slots.is_empty() {
+        let names = named(&horizon.catalog_slots);
+        let text = format!("replication slots that nobody uses keep rows of the system catalogs: {names}");
+        findings.push(warning(ID, text, SLOT_ADVICE));
     }
     if horizon.hidden > 0 {
         findings.push(hidden(ID, horizon.hidden));
