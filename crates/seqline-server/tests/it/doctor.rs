@@ -274,7 +274,10 @@ async fn jobs_that_cannot_be_worked_are_an_error_and_those_given_up_overdue_or_p
     let missing = ("error", "no jobs are in the schema seqline_jobs; workers do not start");
     assert_eq!((code, finding(&found, "jobs")), (Some(4), missing));
     let said = on(&db, Role::App, ["doctor"]).run().await.stdout;
-    assert!(said.contains("\n                             run seqline migrate, or correct jobs.schema\n"), "{said}");
+    assert!(
+        said.contains("\n                             run seqline migrate, or correct jobs.schema\n"),
+        "{said}"
+    );
     let db = crate::support::with_jobs(db).await;
     for (id, state) in [("jobs", "available"), ("jobs_discarded", "discarded")] {
         let finalized = if state == "discarded" { "now()" } else { "NULL" };
