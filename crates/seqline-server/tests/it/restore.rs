@@ -129,6 +129,7 @@ async fn whoever_may_not_or_comes_too_late_is_told() {
 async fn a_server_that_was_recovered_from_a_backup_is_found_and_put_right() {
     let server = TestServer::durable().await;
     let db = TestDb::numbering(&server, seqline::settings::Sequencing::AtCommit).await;
+    let db = crate::support::with_jobs(db).await;
     append(&db.producer(), 1..=5).await;
     let backup = Backup::take(&server).await;
     append(&db.producer(), 6..=9).await;

@@ -72,7 +72,9 @@ fn of_consumers(consumers: &[ConsumerState], now: OffsetDateTime, limit: Duratio
             "seqline consumers resume NAME --yes when it shall go on",
         ));
     }
-    if findings.is_empty() {
+    if consumers.is_empty() {
+        findings.push(ok(ID, "there are none"));
+    } else if findings.is_empty() {
         let consumers = count(consumers.len().try_into().unwrap_or(i64::MAX), "consumer");
         findings.push(ok(
             ID,
