@@ -150,7 +150,7 @@ fn log_filter(text: &str) -> Option<EnvFilter> {
     };
     let misspelt = text.split(',').map(str::trim).any(|part| !part.contains(['=', ':', '[']) && !known(part));
     // River repeats itself for as long as the database is away, and what is worth a line of it is told by the jobs.
-    // So do those who send figures and traces for as long as nobody takes them, and it is said once by the product.
+    // OpenTelemetry does so for as long as nobody takes what it sends, and that is told by `telemetry`.
     let repeat = ["riverqueue", "opentelemetry"].into_iter().filter(|target| !text.contains(target));
     let quiet: String = repeat.map(|target| format!(",{target}=off")).collect();
     if misspelt { None } else { EnvFilter::try_new(format!("{text}{quiet}")).ok() }

@@ -45,7 +45,8 @@
 //!
 //! # Features
 //!
-//! `opentelemetry`: an append takes its correlation id and trace context from the current `tracing` span.
+//! `opentelemetry`: an append takes its correlation id and trace context from the current `tracing` span; rounds, and events in them whose
+//! request was recorded, have spans, and their jobs carry the trace on.
 //! `embedded`: run a private PostgreSQL server from binaries on this machine.
 //! `riverqueue`: insert jobs through a client of the crate of this name that the application holds.
 

@@ -1,5 +1,7 @@
 //! What the tests of the log share.
 
+use std::sync::LazyLock;
+
 use seqline::{NewEvent, Payload};
 use seqline_testkit::{Role, TestDb, settled, settled_behind};
 use sqlx::{PgConnection, PgPool};
@@ -56,4 +58,12 @@ pub(crate) async fn assert_nothing_staged(admin: &mut PgConnection) {
     .await
     .expect("the owner's tables can be read by a superuser");
     assert_eq!(staged, (0, 0, 0, 0), "pending events and transactions, staged events and transactions");
+}
+
+/// For whoever listens on a thread of their own. While there is but one subscriber, a place that logs and is first met by a thread without
+/// one is taken for one that nobody listens to.
+pub(crate) fn more_subscribers() {
+    static OTHERS: LazyLock<[tracing::Dispatch; 2]> =
+        LazyLock::new(|| [(), ()].map(|()| tracing::Dispatch::new(tracing_subscriber::registry())));
+    LazyLock::force(&OTHERS);
 }

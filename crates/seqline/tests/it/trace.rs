@@ -15,7 +15,7 @@ mod spans {
     use tracing_subscriber::layer::SubscriberExt;
     use uuid::Uuid;
 
-    use crate::support::event;
+    use crate::support::{event, more_subscribers};
 
     const HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const HEADER_TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
@@ -28,6 +28,7 @@ mod spans {
     }
 
     fn trace_with(sampler: Sampler) -> Tracing {
+        more_subscribers();
         let provider = SdkTracerProvider::builder().with_sampler(sampler).build();
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
         let subscriber = tracing_subscriber::registry().with(layer);

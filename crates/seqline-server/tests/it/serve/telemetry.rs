@@ -34,10 +34,13 @@ enum Answer {
     Hangs,
 }
 
+/// The path and the body of a request.
+type Request = (String, Vec<u8>);
+
 /// Takes what is sent over OTLP, and keeps it.
 struct Receiver {
     address: String,
-    got: Arc<Mutex<Vec<(String, Vec<u8>)>>>,
+    got: Arc<Mutex<Vec<Request>>>,
     answer: Arc<Mutex<Answer>>,
     serving: JoinHandle<()>,
 }

@@ -35,7 +35,7 @@ mod workers;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -56,7 +56,7 @@ use tracing::field::{Field, Visit};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-use crate::support::{append, head};
+use crate::support::{append, head, more_subscribers};
 use crate::tail::{advance_until, hands_out_fresh_connections, insert_as_owner, manual, proxy_for, through};
 
 /// How long anything may take that should happen at once.
@@ -548,11 +548,7 @@ pub(crate) struct Line {
 
 impl Captured {
     pub(crate) fn start() -> (Self, tracing::subscriber::DefaultGuard) {
-        // While there is but one subscriber, a place that logs and is first met by a thread without one is taken for one that
-        // nobody listens to.
-        static OTHERS: LazyLock<[tracing::Dispatch; 2]> =
-            LazyLock::new(|| [(), ()].map(|()| tracing::Dispatch::new(tracing_subscriber::registry())));
-        LazyLock::force(&OTHERS);
+        more_subscribers();
         let captured = Self::default();
         let subscriber = tracing_subscriber::registry().with(captured.clone());
         (captured, tracing::subscriber::set_default(subscriber))

@@ -17,6 +17,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use crate::consumers::{Bench, acting, as_admin, config, database, plain, probe};
 use crate::jobs::bring_up;
+use crate::support::more_subscribers;
 
 const TRACE_ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SPAN_ID: &str = "00f067aa0ba902b7";
@@ -47,6 +48,7 @@ struct Tracing {
 
 impl Tracing {
     fn with(sampler: Sampler) -> Self {
+        more_subscribers();
         let exported = Exported::default();
         let provider =
             SdkTracerProvider::builder().with_sampler(sampler).with_simple_exporter(exported.clone()).build();
@@ -344,7 +346,7 @@ async fn a_transaction_of_ones_own_carries_on_the_span_that_it_is_in() {
     let db = database().await;
     bring_up(&db, "queue", None).await;
     append(&db.producer(), &[event(Some(&header(true))), event(Some(&header(false)))]).await;
-    let events = seqline::read::events_after(&mut *db.app().acquire().await.unwrap(), 0, 10).await.unwrap();
+    let events = seqline::read::events_after(&mut db.app().acquire().await.unwrap(), 0, 10).await.unwrap();
     let tracing = Tracing::with(Sampler::AlwaysOn);
     let inserting = async {
         let jobs: Vec<_> = events.iter().map(|event| job().check().unwrap().of(event)).collect();
