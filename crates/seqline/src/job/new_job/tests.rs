@@ -106,5 +106,5 @@ fn a_job_says_what_was_asked_for_and_which_event_it_is_made_for() {
     let origin = JobOrigin { seq: 17, event_id: Uuid::from_u128(1), correlation_id: None };
     let checked = job().check().expect("the job is valid");
     assert_eq!((checked.new_job(), checked.origin()), (&job(), None));
-    assert_eq!(checked.with_origin(origin).origin(), Some(origin));
+    assert_eq!(checked.with_origin(origin, None).origin(), Some(origin));
 }
