@@ -40,6 +40,33 @@ fn each_changes_one_place_of_a_migration() {
     assert!(names.len() >= 15);
 }
 
+/// Nothing is broken by changing a function that a later migration replaces.
+#[test]
+fn each_changes_a_function_that_is_in_force() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+    let mut migrations: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| format!("crates/seqline/migrations/{}", entry.unwrap().file_name().to_str().unwrap()))
+        .collect();
+    migrations.sort();
+    for [name, file, find, ..] in mutations() {
+        let text = read(&file);
+        let (before, after) = text.split_once(&find).unwrap();
+        // Inside of a body: its end is nearer than the next beginning.
+        let body_ends = after.find("$$;").unwrap_or(usize::MAX);
+        let next_begins = after.find("FUNCTION seqline.").unwrap_or(usize::MAX);
+        let Some((_, function)) = before.rsplit_once("FUNCTION seqline.").filter(|_| body_ends < next_begins)
+        else {
+            continue;
+        };
+        let head = format!("FUNCTION seqline.{}(", function.split('(').next().unwrap());
+        let later = migrations.iter().filter(|other| **other > file);
+        let replaced: Vec<_> =
+            later.filter(|other| read(other).contains(&format!("CREATE OR REPLACE {head}"))).collect();
+        assert!(replaced.is_empty(), "{name}: {head} is replaced by {replaced:?}");
+    }
+}
+
 #[test]
 fn each_names_a_test_that_exists() {
     for [name, _, _, _, test, _] in mutations() {
