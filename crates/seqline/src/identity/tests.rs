@@ -115,6 +115,16 @@ fn a_server_in_recovery_is_not_written_to() {
 }
 
 #[test]
+fn a_standby_that_is_behind_what_was_seen_is_no_other_history() {
+    let behind = check_of(Identity { timeline: None, ..RECORDED });
+    for rule in OnChange::ALL {
+        assert_eq!(decide(&behind, rule, Some(behind.head + 1)), Decision::GoOn, "{rule}");
+        let primary = check_of(RECORDED);
+        assert_ne!(decide(&primary, rule, Some(primary.head + 1)), Decision::GoOn, "{rule}");
+    }
+}
+
+#[test]
 fn names_are_read_back() {
     for rule in OnChange::ALL {
         assert_eq!(rule.to_string().parse(), Ok(rule));
@@ -143,7 +153,8 @@ proptest! {
         let mut check = check_of(server);
         if is_broken { check = broken(check); }
         if is_above { check = above(check); }
-        let lost = seen.is_some_and(|seen| seen > check.head);
+        // A standby that is behind has lost nothing.
+        let lost = !check.in_recovery() && seen.is_some_and(|seen| seen > check.head);
         let sound = !is_broken && !is_above && !lost;
         match decide(&check, rule, seen) {
             Decision::GoOn => prop_assert!(sound && check.differences.is_empty()),
