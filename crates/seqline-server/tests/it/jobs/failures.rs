@@ -171,6 +171,7 @@ async fn one_that_takes_too_long_is_asked_to_stop_and_tried_again() {
         &db,
         &[
             ("sync.event_retention", "2s"),
+            ("shutdown.total_timeout", "900ms"),
             ("sync.partition_maintenance_interval", "1s"),
             ("jobs.retry_backoff_cap", "1s"),
             ("consumer.pending_alert_after", "1s"),
@@ -207,6 +208,7 @@ async fn a_worker_that_stops_leaves_the_rest_of_a_run_to_the_next() {
     append(&db.app(), 1..=3).await;
     let settings = [
         ("sync.event_retention", "2s"),
+        ("shutdown.total_timeout", "900ms"),
         ("sync.partition_maintenance_interval", "1s"),
         ("jobs.retry_backoff_cap", "1s"),
         ("consumer.pending_alert_after", "1s"),
@@ -260,5 +262,5 @@ async fn the_database_may_go_away_and_the_log_says_it_once() {
     for once in ["jobs wait for the database", "jobs can be reached again"] {
         assert_eq!(others.iter().filter(|message| **message == once).count(), 1, "{others:#?}");
     }
-    assert!(others.len() < 25, "{} lines: {others:#?}", others.len());
+    assert!(others.len() < 40, "{} lines: {others:#?}", others.len());
 }

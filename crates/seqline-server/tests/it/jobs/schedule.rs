@@ -57,7 +57,16 @@ async fn leader(db: &TestDb) -> String {
 #[tokio::test]
 async fn it_runs_once_per_interval_however_many_workers_there_are_and_whoever_leads() {
     let db = server_db().await;
-    let seldom = || with(&db, &[("sync.partition_maintenance_interval", "7d")]);
+    let seldom = || {
+        with(
+            &db,
+            &[
+                ("sync.partition_maintenance_interval", "7d"),
+                ("alert.maintenance_age", "8d"),
+                ("jobs.completed_retention", "9d"),
+            ],
+        )
+    };
     let mut workers =
         vec![Worker::start(seldom()).await, Worker::start(seldom()).await, Worker::start(seldom()).await];
     there_is(&db, "state = 'completed'").await;
