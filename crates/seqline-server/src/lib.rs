@@ -150,9 +150,7 @@ fn log_filter(text: &str) -> Option<EnvFilter> {
     };
     let misspelt = text.split(',').map(str::trim).any(|part| !part.contains(['=', ':', '[']) && !known(part));
     // River repeats itself for as long as the database is away, and what is worth a line of it is told by the jobs.
-    // OpenTelemetry does so for as long as nobody takes what it sends, and that is told by `telemetry`.
-    let repeat = ["riverqueue", "opentelemetry"].into_iter().filter(|target| !text.contains(target));
-    let quiet: String = repeat.map(|target| format!(",{target}=off")).collect();
+    let quiet = if text.contains("riverqueue") { "" } else { ",riverqueue=off" };
     if misspelt { None } else { EnvFilter::try_new(format!("{text}{quiet}")).ok() }
 }
 

@@ -6,8 +6,8 @@
 mod delivery;
 mod sampling;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 
 use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::{MetricExporter, SpanExporter, WithExportConfig};
@@ -62,15 +62,29 @@ impl Telemetry {
     /// Sends what is left, figures and traces at the same time. Not on a thread of the runtime.
     pub(crate) fn shutdown(&self) {
         self.silent.store(true, Ordering::Relaxed);
-        std::thread::scope(|scope| {
-            if let Some(traces) = &self.traces {
-                let sending = || traces.shutdown_with_timeout(TELEMETRY_SEND_TIMEOUT);
+        // Nothing comes through it: it breaks when both have ended. They are not waited for in another way, because what sends metrics
+        // takes longer than it is told.
+        let (ending, ended) = mpsc::channel::<()>();
+        if let Some(traces) = self.traces.clone() {
+            let ending = ending.clone();
+            beside(move || {
+                let _ending = ending;
                 // What nobody received is lost, and so is what says so.
-                let _ = std::thread::Builder::new().spawn_scoped(scope, sending);
-            }
-            self.metrics.shutdown(TELEMETRY_SEND_TIMEOUT);
+                let _ = traces.shutdown_with_timeout(TELEMETRY_SEND_TIMEOUT);
+            });
+        }
+        let metrics = self.metrics.clone();
+        beside(move || {
+            let _ending = ending;
+            metrics.shutdown(TELEMETRY_SEND_TIMEOUT);
         });
+        let _ = ended.recv_timeout(TELEMETRY_SEND_TIMEOUT);
     }
+}
+
+/// On a thread of its own, which the end of the process does not wait for. Where none can be had, what is left is lost.
+fn beside(work: impl FnOnce() + Send + 'static) {
+    let _ = std::thread::Builder::new().spawn(work);
 }
 
 /// What sends metrics.

@@ -121,7 +121,7 @@ impl Metrics {
         String::from_utf8(text).map_err(|error| error.to_string())
     }
 
-    /// Sends what is left, for at most `limit`. Not on a thread of the runtime.
+    /// Sends what is left. Not on a thread of the runtime.
     pub(crate) fn shutdown(&self, limit: Duration) {
         // What nobody received is lost, and so is what says so.
         let _ = self.provider.shutdown_with_timeout(limit);

@@ -185,16 +185,22 @@ async fn each_event_of_a_round_is_linked_to_its_own_request_and_those_that_nobod
     let bench = bench_with_jobs().await;
     let tracing = Tracing::with(Sampler::AlwaysOn);
     let other = header(true).replace("4bf9", "5bf9");
-    let events = [event(None), event(Some(&header(false))), event(Some(&header(true))), event(Some(&other))];
+    let events = [
+        event(None),
+        event(Some(&header(false))),
+        event(Some(&header(true))),
+        event(Some(&other)),
+        event(None),
+    ];
     append(&bench.db.producer(), &events).await;
-    bench.processes(4).await;
+    bench.processes(5).await;
     let of: Vec<_> = tracing.spans("consumer event");
     let linked: Vec<_> = of.iter().map(|span| (attributes(span)["seq"].clone(), links(span))).collect();
     let link = |trace_id: &str| vec![(trace_id.to_owned(), SPAN_ID.to_owned())];
     let expected = [("3", link(TRACE_ID)), ("4", link(&TRACE_ID.replace("4bf9", "5bf9")))];
     assert_eq!(linked, expected.map(|(seq, links)| (seq.to_owned(), links)));
     assert_eq!(links(&tracing.span("consumer round")), link(TRACE_ID), "the first of them");
-    let expected = [None, None, Some(traceparent_of(&of[0])), Some(traceparent_of(&of[1]))];
+    let expected = [None, None, Some(traceparent_of(&of[0])), Some(traceparent_of(&of[1])), None];
     assert_eq!(carried(&bench.db).await, expected);
 }
 
