@@ -116,7 +116,8 @@ async fn a_round_on_a_standby_costs_the_pool_its_connection() {
     // Waiting helps, so a worker that starts there waits.
     assert!(on_standby.ensure().await.unwrap_err().is_retryable());
 
-    // A pool for writes hands none out that was not used for a while.
+    // A pool for writes hands none out that was not used for a while. The pause is no waiting for something: being unused is what is tested,
+    // and the pool measures it in real time.
     let pool = seqline::pool::only_for_writes(PgPoolOptions::new().max_connections(1));
     let pool = pool.connect_with(options).await.unwrap();
     let before = pid(&pool).await;
