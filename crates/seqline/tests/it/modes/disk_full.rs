@@ -42,6 +42,8 @@ impl<'a> Full<'a> {
             .await
             .unwrap();
         assert_eq!(size, 0, "{table} is empty");
+        // A file that is new has to be made durable, and a server that fails to do so restarts: `/dev/full` cannot be flushed.
+        sqlx::raw_sql("CHECKPOINT").execute(&db.admin()).await.unwrap();
         let file = server.postgres().data_dir().join("pgdata").join(path);
         let kept = file.with_extension("kept");
         std::fs::rename(&file, &kept).unwrap();
