@@ -21,6 +21,9 @@ pub mod failure;
 pub mod jobs;
 pub mod metrics;
 
+mod address;
+#[expect(dead_code, unused_imports, reason = "for routes that come one after the other")]
+mod api;
 mod commands;
 mod connect;
 mod fanout;

@@ -138,3 +138,18 @@ pub(crate) const UP_END_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a connection of a prober or scraper could not be accepted: as a rule the process is out of file descriptors then, and trying
 /// at once would only be busy.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest head of a request to the API: far more than a token and the headers of a browser.
+pub(crate) const API_HEAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Requests at the same time on one connection of the API; more of them wait in the client.
+pub(crate) const API_STREAMS_MAX: u32 = 200;
+
+/// How often a client is asked on a connection of HTTP/2 whether it is there: one that vanished without a word is noticed by this.
+pub(crate) const API_PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// The longest id that a client may give its request: what it is found by in logs.
+pub(crate) const API_REQUEST_ID_BYTES_MAX: usize = 128;
+
+/// When to come again if the server or its database cannot answer: about as long as a restart takes, and no burden meanwhile.
+pub(crate) const API_RETRY_AFTER: Duration = Duration::from_secs(2);

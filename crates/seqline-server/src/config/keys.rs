@@ -3,14 +3,13 @@
 //! The page of the guide and the defaults of the library are compared with it by tests.
 
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use seqline::consumer::Filter;
 use seqline::identity::OnChange;
 
-use super::Config;
-use super::schema::{FilterBy, Key, Kind};
+use super::kinds::{address, choice, days, duration, filter, hours, integer, mins, ms, secs, switch};
+use super::schema::{Key, Kind};
 
 /// All keys, in the order of the guide.
 pub const KEYS: &[Key] = &[
@@ -295,6 +294,159 @@ pub const KEYS: &[Key] = &[
         "How long discarded jobs are kept for you to look at.",
     ),
     address(
+        "api.listen",
+        SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8090)),
+        |config| &mut config.api.listen,
+        "Where the process answers the API, in the roles api and all. It speaks HTTP without TLS, so by default it is this machine only; port 0 takes a free one, which the log names.",
+    ),
+    integer(
+        "api.connections_max",
+        10_000,
+        1..=1_000_000,
+        |config| &mut config.api.connections_max,
+        "How many connections it answers there at the same time; more of them wait. Each needs a file descriptor.",
+    ),
+    duration(
+        "api.request_timeout",
+        secs(10),
+        ms(100)..=mins(10),
+        |config| &mut config.api.request_timeout,
+        "How long a client may take to say what it wants, head and body each, and a connection to be used again, so that one that says nothing keeps no place.",
+    ),
+    integer(
+        "api.request_bytes_max",
+        1024 * 1024,
+        1024..=64 * 1024 * 1024,
+        |config| &mut config.api.request_bytes_max,
+        "The largest body of a request in bytes, which is in memory while it is answered.",
+    ),
+    integer(
+        "api.append_events_max",
+        1000,
+        1..=100_000,
+        |config| &mut config.api.append_events_max,
+        "How many events one request may append; they are one transaction.",
+    ),
+    integer(
+        "api.append_group_events_max",
+        500,
+        1..=10_000,
+        |config| &mut config.api.append_group_events_max,
+        "How many events of requests that wait at the same time are appended in one transaction. More of them cost less each; a request that has more by itself is alone in its transaction.",
+    ),
+    integer(
+        "api.append_queue_max",
+        1024,
+        1..=100_000,
+        |config| &mut config.api.append_queue_max,
+        "How many requests may wait to be appended, with their bodies in memory; more are told to come again.",
+    ),
+    integer(
+        "api.page_events_max",
+        1000,
+        1..=10_000,
+        |config| &mut config.api.page_events_max,
+        "How many events one answer may have.",
+    ),
+    integer(
+        "api.page_bytes_max",
+        4 * 1024 * 1024,
+        1024..=256 * 1024 * 1024,
+        |config| &mut config.api.page_bytes_max,
+        "After how many bytes an answer ends although there is more, so that large payloads do not fill the memory; the one event that reaches it is in it.",
+    ),
+    duration(
+        "api.wait_max",
+        secs(60),
+        Duration::ZERO..=mins(10),
+        |config| &mut config.api.wait_max,
+        "How long a request may wait for the next event. What stands between the client and the server must not give up earlier.",
+    ),
+    duration(
+        "api.write_timeout",
+        secs(30),
+        ms(100)..=mins(10),
+        |config| &mut config.api.write_timeout,
+        "How long a client may take nothing of its answer before its connection is closed, so that one that never reads keeps no memory.",
+    ),
+    integer(
+        "api.requests_per_second",
+        1000,
+        1..=1_000_000,
+        |config| &mut config.api.requests_per_second,
+        "How many requests a second a principal may make in the long run in each process; those without a principal have this together.",
+    ),
+    integer(
+        "api.requests_burst",
+        2000,
+        1..=1_000_000,
+        |config| &mut config.api.requests_burst,
+        "How many it may make at once after a pause.",
+    ),
+    integer(
+        "api.waiting_max",
+        2000,
+        1..=100_000,
+        |config| &mut config.api.waiting_max,
+        "How many requests and streams of a principal may wait for events at the same time in each process.",
+    ),
+    duration(
+        "api.permissions_max_age",
+        secs(1),
+        Duration::ZERO..=mins(10),
+        |config| &mut config.api.permissions_max_age,
+        "How long what a principal may do is remembered without asking the database: how late a right that was taken away is noticed when nothing is appended.",
+    ),
+    duration(
+        "api.idempotency_retention",
+        hours(24),
+        secs(1)..=days(365),
+        |config| &mut config.api.idempotency_retention,
+        "How long the first answer to an Idempotency-Key is kept: a request that is repeated later is a new one.",
+    ),
+    integer(
+        "api.catch_up_events_max",
+        0,
+        0..=4_000_000_000,
+        |config| &mut config.api.catch_up_events_max,
+        "From how many events behind the head a reader is told to start anew instead of catching up. At 0 it may be any number that retention has kept.",
+    ),
+    integer(
+        "api.catch_up_scan_size",
+        5000,
+        1..=1_000_000,
+        |config| &mut config.api.catch_up_scan_size,
+        "How many events one read looks at for those that a reader may see; it keeps an answer short when few are.",
+    ),
+    duration(
+        "api.stream_heartbeat_interval",
+        secs(15),
+        ms(100)..=mins(10),
+        |config| &mut config.api.stream_heartbeat_interval,
+        "How often a stream without events says that it is alive. What stands between the client and the server must not give up earlier.",
+    ),
+    integer(
+        "api.hub_events_max",
+        20_000,
+        1..=10_000_000,
+        |config| &mut config.api.hub_events_max,
+        "How many of the newest events are kept in memory, from which readers near the head are served without the database.",
+    ),
+    integer(
+        "api.hub_bytes_max",
+        64 * 1024 * 1024,
+        1024..=4_000_000_000,
+        |config| &mut config.api.hub_bytes_max,
+        "How many bytes of them.",
+    ),
+    integer(
+        "api.readers_max",
+        4,
+        1..=1000,
+        |config| &mut config.api.readers_max,
+        "How many pages of the log are read at the same time, each with a connection of the pool; more of them wait, and appends find one.",
+    ),
+    address(
         "ops.listen",
         SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7465)),
         |config| &mut config.ops.listen,
@@ -425,81 +577,3 @@ pub const KEYS: &[Key] = &[
         "How long the whole end of the process may take; what still runs then is dropped, and its round rolls back.",
     ),
 ];
-
-const fn duration(
-    name: &'static str,
-    default: Duration,
-    range: RangeInclusive<Duration>,
-    field: fn(&mut Config) -> &mut Duration,
-    doc: &'static str,
-) -> Key {
-    Key { name, doc, kind: Kind::Duration { default, range, field } }
-}
-
-const fn integer(
-    name: &'static str,
-    default: u32,
-    range: RangeInclusive<u32>,
-    field: fn(&mut Config) -> &mut u32,
-    doc: &'static str,
-) -> Key {
-    Key { name, doc, kind: Kind::Integer { default, range, field } }
-}
-
-const fn filter(
-    name: &'static str,
-    by: FilterBy,
-    field: fn(&mut Config) -> &mut Vec<String>,
-    doc: &'static str,
-) -> Key {
-    Key { name, doc, kind: Kind::Filter { by, field } }
-}
-
-const fn switch(
-    name: &'static str,
-    default: bool,
-    field: fn(&mut Config) -> &mut bool,
-    doc: &'static str,
-) -> Key {
-    Key { name, doc, kind: Kind::Switch { default, field } }
-}
-
-const fn address(
-    name: &'static str,
-    default: SocketAddr,
-    field: fn(&mut Config) -> &mut SocketAddr,
-    doc: &'static str,
-) -> Key {
-    Key { name, doc, kind: Kind::Address { default, field } }
-}
-
-/// The first name is the default.
-const fn choice(
-    name: &'static str,
-    names: &'static [&'static str],
-    set: fn(&mut Config, usize),
-    get: fn(&Config) -> usize,
-    doc: &'static str,
-) -> Key {
-    Key { name, doc, kind: Kind::Choice { names, set, get } }
-}
-
-const fn ms(number: u64) -> Duration {
-    Duration::from_millis(number)
-}
-
-const fn secs(number: u64) -> Duration {
-    Duration::from_secs(number)
-}
-
-const fn mins(number: u64) -> Duration {
-    secs(60 * number)
-}
-
-const fn hours(number: u64) -> Duration {
-    mins(60 * number)
-}
-
-const fn days(number: u64) -> Duration {
-    hours(24 * number)
-}

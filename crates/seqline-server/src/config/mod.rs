@@ -11,6 +11,7 @@ pub mod schema;
 
 mod checks;
 mod keys;
+mod kinds;
 mod load;
 mod problem;
 mod reference;
@@ -42,6 +43,7 @@ pub struct Config {
     pub consumer: Consumer,
     pub recorder: Recorder,
     pub jobs: Jobs,
+    pub api: Api,
     pub ops: Ops,
     pub epoch: Epoch,
     pub telemetry: Telemetry,
@@ -126,6 +128,63 @@ pub struct Jobs {
     pub discarded_retention: Duration,
 }
 
+/// HTTP for applications and their users.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Api {
+    pub listen: SocketAddr,
+    pub connections_max: u32,
+    pub request_timeout: Duration,
+    pub request_bytes_max: u32,
+    pub append_events_max: u32,
+    pub append_group_events_max: u32,
+    pub append_queue_max: u32,
+    pub page_events_max: u32,
+    pub page_bytes_max: u32,
+    pub wait_max: Duration,
+    pub write_timeout: Duration,
+    pub requests_per_second: u32,
+    pub requests_burst: u32,
+    pub waiting_max: u32,
+    pub permissions_max_age: Duration,
+    pub idempotency_retention: Duration,
+    pub catch_up_events_max: u32,
+    pub catch_up_scan_size: u32,
+    pub stream_heartbeat_interval: Duration,
+    pub hub_events_max: u32,
+    pub hub_bytes_max: u32,
+    pub readers_max: u32,
+}
+
+impl Default for Api {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            connections_max: 0,
+            request_timeout: Duration::ZERO,
+            request_bytes_max: 0,
+            append_events_max: 0,
+            append_group_events_max: 0,
+            append_queue_max: 0,
+            page_events_max: 0,
+            page_bytes_max: 0,
+            wait_max: Duration::ZERO,
+            write_timeout: Duration::ZERO,
+            requests_per_second: 0,
+            requests_burst: 0,
+            waiting_max: 0,
+            permissions_max_age: Duration::ZERO,
+            idempotency_retention: Duration::ZERO,
+            catch_up_events_max: 0,
+            catch_up_scan_size: 0,
+            stream_heartbeat_interval: Duration::ZERO,
+            hub_events_max: 0,
+            hub_bytes_max: 0,
+            readers_max: 0,
+        }
+    }
+}
+
 /// What operators and their tools ask a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the schema has a sentence for each key")]
@@ -197,6 +256,7 @@ impl Default for Config {
             consumer: Consumer::default(),
             recorder: Recorder::default(),
             jobs: Jobs::default(),
+            api: Api::default(),
             ops: Ops::default(),
             epoch: Epoch::default(),
             telemetry: Telemetry::default(),

@@ -72,7 +72,7 @@ fn every_key_is_here_and_sets_a_field_of_its_name() {
 fn largest(key: &Key) -> String {
     match key.name {
         "jobs.schema" => "z".repeat(46),
-        "ops.listen" => "[::1]:65535".to_owned(),
+        "api.listen" | "ops.listen" => "[::1]:65535".to_owned(),
         "telemetry.otlp_endpoint" => "http://192.0.2.1:4318".to_owned(),
         "database.listen" => "false".to_owned(),
         "epoch.on_change" => "accept".to_owned(),
@@ -119,9 +119,12 @@ fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
     let mut config = Config::default();
     for (at, key) in KEYS.iter().enumerate() {
         let value = match key.default_text().parse::<u32>() {
+            Ok(_) if key.name.ends_with("_bytes_max") => format!("{}", 10_000 + at),
             Ok(_) => format!("{}", 10 + at),
             Err(_) if key.name == "jobs.schema" => format!("schema_{at}"),
-            Err(_) if key.name == "ops.listen" => format!("127.0.0.1:{at}"),
+            Err(_) if key.name.ends_with(".listen") && key.name != "database.listen" => {
+                format!("127.0.0.1:{at}")
+            }
             Err(_) if key.name == "telemetry.otlp_endpoint" => format!("http://192.0.2.1:{at}"),
             Err(_) if key.name == "database.listen" => "false".to_owned(),
             Err(_) if key.name == "epoch.on_change" => "accept".to_owned(),

@@ -49,13 +49,7 @@ struct Told {
 impl OpsServer {
     /// Opens the address, so that one that cannot be had is told before anything runs. `named` is who gave it.
     pub(crate) async fn bind(address: SocketAddr, named: &str) -> Result<Self, Failure> {
-        let listener = TcpListener::bind(address).await;
-        let listener = listener.map_err(|error| {
-            Failure::Unavailable(format!(
-                "cannot listen on {address}: {error}: choose another address with {named}"
-            ))
-        })?;
-        let address = listener.local_addr().map_err(|error| Failure::Unexpected(error.to_string()))?;
+        let (listener, address) = crate::address::open(address, named).await?;
         Ok(Self { listener, address })
     }
 

@@ -33,6 +33,7 @@ pub(crate) fn seqline<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Seq
         .args(args)
         .env_clear()
         .env("SEQLINE_OPS__LISTEN", "127.0.0.1:0")
+        .env("SEQLINE_API__LISTEN", "127.0.0.1:0")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true);

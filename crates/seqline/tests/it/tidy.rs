@@ -15,7 +15,7 @@ use self::source::{Source, sql_words};
 const LINES_MAX: usize = 600;
 
 /// Modules that decide and do nothing: whoever wants to test or fuzz them needs no database and no clock.
-const PURE: [&str; 25] = [
+const PURE: [&str; 27] = [
     "crates/seqline/src/backoff.rs",
     "crates/seqline/src/consumer/plan.rs",
     "crates/seqline/src/consumer/policy.rs",
@@ -29,6 +29,7 @@ const PURE: [&str; 25] = [
     "crates/seqline/src/limits.rs",
     "crates/seqline/src/payload.rs",
     "crates/seqline/src/sequencer/window.rs",
+    "crates/seqline-server/src/api/position.rs",
     "crates/seqline-server/src/commands/doctor/finding.rs",
     "crates/seqline-server/src/commands/import/convert.rs",
     "crates/seqline-server/src/config/checks.rs",
@@ -37,6 +38,7 @@ const PURE: [&str; 25] = [
     "crates/seqline-server/src/config/schema.rs",
     "crates/seqline-server/src/config/values.rs",
     "crates/seqline-server/src/config/keys.rs",
+    "crates/seqline-server/src/config/kinds.rs",
     "crates/seqline-server/src/config/reference.rs",
     "crates/seqline-server/src/metrics/catalogue.rs",
     "crates/seqline-server/src/metrics/points.rs",

@@ -18,9 +18,10 @@ use uuid::Uuid;
 use self::figures::Figures;
 use self::parts::{Making, Parts};
 use super::asked_to_stop;
+use crate::api::{ApiServer, Door};
 use crate::cli::{DatabaseArgs, ServeArgs};
 use crate::failure::Failure;
-use crate::lifecycle::Lifecycle;
+use crate::lifecycle::{Lifecycle, Phase};
 use crate::ops::readiness::Stage;
 use crate::ops::server::OpsServer;
 use crate::ops::{self, Health};
@@ -36,8 +37,21 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs, server: &Serve
     let making = Making { role, options: &options, listen: &listen, config, metrics, clock: &server.clock };
     let ops = OpsServer::bind(config.ops.listen, "ops.listen").await?;
     let address = ops.address();
+    let api = match role.delivers() {
+        true => Some(ApiServer::bind(config.api.listen, "api.listen").await?),
+        false => None,
+    };
+    let api_address = api.as_ref().map(ApiServer::address);
     let mut lifecycle = Lifecycle::new(server.clock.clone());
     let health = ops::answer(&mut lifecycle, ops, config, metrics, role.as_str());
+    let door = Door::new(config, &server.clock, &health);
+    if let Some(api) = api {
+        let door = door.clone();
+        lifecycle.start("api_server", Phase::Delivery, |stop| async move {
+            api.run(door, stop).await;
+            Ok(())
+        });
+    }
 
     // What is refused now is said in a sentence, as by every command, and nothing has been logged yet.
     let first = tokio::select! {
@@ -50,12 +64,22 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs, server: &Serve
     };
     ops::look(&mut lifecycle, &options, config, metrics, &health)?;
     tracing::info!(role = role.as_str(), address = %address, "server listening");
+    if let Some(address) = api_address {
+        tracing::info!(address = %address, "api listening");
+    }
     if let Err(error) = &first {
         tracing::warn!(error, "database is away, waiting for it");
     }
     let figures = Figures::new(metrics, &health);
-    let serving =
-        Serving { making, figures, health, stop, ending_since: OnceLock::new(), has_served: OnceLock::new() };
+    let serving = Serving {
+        making,
+        figures,
+        health,
+        door,
+        stop,
+        ending_since: OnceLock::new(),
+        has_served: OnceLock::new(),
+    };
     let mut serve = std::pin::pin!(serving.epochs(first.ok()));
     let result = tokio::select! {
         served = &mut serve => served,
@@ -76,6 +100,7 @@ struct Serving<'a> {
     making: Making<'a>,
     figures: Figures,
     health: Health,
+    door: Door,
     stop: CancellationToken,
     /// When the end of the process began, by the clock's elapsed time.
     ending_since: OnceLock<Duration>,
@@ -128,7 +153,8 @@ impl Serving<'_> {
                 Ok(_) if self.health.known_epoch() != Some(epoch) => prepared = Some(parts),
                 Ok(tail) => {
                     let _ = self.has_served.set(());
-                    let lifecycle = self.making.start(parts, tail, epoch, &self.figures, &self.health);
+                    let lifecycle =
+                        self.making.start(parts, tail, epoch, &self.figures, &self.health, &self.door);
                     self.health.enter(Stage::Running);
                     let consumers = role.works().then_some(Recorder::NAME);
                     tracing::info!(role = role.as_str(), consumers, %epoch, "server started");
@@ -243,9 +269,9 @@ mod tests {
             metrics,
             clock: &clock,
         };
-        Serving { making, figures, health, stop, ending_since: OnceLock::new(), has_served: OnceLock::new() }
-            .run(lifecycle, epoch)
-            .await
+        let door = Door::new(&config, &clock, &health);
+        let (ending_since, has_served) = (OnceLock::new(), OnceLock::new());
+        Serving { making, figures, health, door, stop, ending_since, has_served }.run(lifecycle, epoch).await
     }
 
     #[tokio::test]

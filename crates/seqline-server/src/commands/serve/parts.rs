@@ -9,6 +9,7 @@ use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
 use super::figures::{Figures, Shown};
+use crate::api::{Api, Door};
 use crate::cli::ServeRole;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -105,8 +106,10 @@ impl Making<'_> {
         epoch: Uuid,
         figures: &Figures,
         health: &Health,
+        door: &Door,
     ) -> Lifecycle {
         let mut lifecycle = Lifecycle::new(self.clock.clone());
+        let api = Api::new(parts.pool.clone(), self.config, self.clock, epoch, health);
         let mut shown = Shown { pool: parts.pool, listeners: Vec::new(), tallies: Vec::new() };
         if let Some((sequencer, jobs, consumers)) = parts.worker {
             shown.tallies = consumers.tallies();
@@ -129,6 +132,11 @@ impl Making<'_> {
             let lag = FanoutLag { clock: self.clock.clone(), lag };
             lifecycle.start("event_tail", Phase::Delivery, |stop| async move {
                 tail.run(vec![Box::new(lag)], stop).await.map_err(|error| error.to_string())
+            });
+            let door = door.clone();
+            lifecycle.start("api", Phase::Delivery, |stop| async move {
+                door.open(api, stop).await;
+                Ok(())
             });
         }
         if !self.config.database.listen {

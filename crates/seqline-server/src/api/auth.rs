@@ -1,0 +1,95 @@
+//! Who asks.
+//!
+//! A token is looked up by its hash, so how long that takes says nothing of tokens that exist, and whoever is nobody gets the same answer
+//! for whatever reason that is.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+
+use super::access::{Access, Token};
+use super::{Api, Code, Door, Problem};
+
+/// What somebody showed to say who they are.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Credential {
+    /// The hash of a token.
+    Token([u8; 32]),
+    /// A principal for whom somebody vouches whom the server believes.
+    Principal(String),
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Token(_) => f.write_str("Token"),
+            Self::Principal(id) => f.debug_tuple("Principal").field(id).finish(),
+        }
+    }
+}
+
+/// Who asks, and what they may do and see.
+#[derive(Debug, Clone)]
+pub(crate) struct Caller {
+    pub(crate) access: Arc<Access>,
+    /// What they showed: whoever waits looks again now and then whether it is still good.
+    pub(crate) credential: Credential,
+}
+
+impl Caller {
+    /// Refuses whoever may not append.
+    pub(crate) fn may_append(&self) -> Result<(), Problem> {
+        self.has(self.access.rights.append, "append")
+    }
+
+    /// Refuses whoever is no operator.
+    pub(crate) fn may_operate(&self) -> Result<(), Problem> {
+        self.has(self.access.rights.operate, "operate")
+    }
+
+    fn has(&self, has: bool, right: &'static str) -> Result<(), Problem> {
+        if has {
+            return Ok(());
+        }
+        Err(Problem::new(Code::Forbidden, format!("this principal does not have the right {right}")))
+    }
+}
+
+impl FromRequestParts<Door> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
+        let api = Api::from_request_parts(parts, door).await?;
+        let credential = credential(&parts.headers)?;
+        match api.permissions.of(&credential).await? {
+            Some(access) => Ok(Self { access, credential }),
+            None => Err(Problem::new(
+                Code::Unauthenticated,
+                "the token is unknown, has expired or was revoked, or its principal is disabled",
+            )),
+        }
+    }
+}
+
+/// What the header shows, if it can be good at all.
+fn credential(headers: &HeaderMap) -> Result<Credential, Problem> {
+    let missing = || {
+        Problem::new(
+            Code::Unauthenticated,
+            "a token is needed: send it in the header Authorization, after the word Bearer",
+        )
+    };
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (given.next(), given.next()) else { return Err(missing()) };
+    let (scheme, token) = value.to_str().ok().and_then(|value| value.split_once(' ')).ok_or_else(missing)?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return Err(missing());
+    }
+    match Token::parse(token.trim()) {
+        Some(token) => Ok(Credential::Token(token.hash())),
+        None => Err(Problem::new(Code::Unauthenticated, "this is no token: it was cut off or mistyped")),
+    }
+}

@@ -1,0 +1,171 @@
+//! What a request says, read within its bounds and taken strictly: an unknown member is refused with its place, because it is a mistake
+//! that would go unnoticed otherwise.
+
+use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+
+use super::{Code, Door, Problem};
+
+/// A body of JSON.
+#[derive(Debug)]
+pub(crate) struct JsonBody<T>(pub(crate) T);
+
+/// The parameters of the query.
+#[derive(Debug)]
+pub(crate) struct Params<T>(pub(crate) T);
+
+impl<T: DeserializeOwned> FromRequest<Door> for JsonBody<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, door: &Door) -> Result<Self, Problem> {
+        let (parts, body) = request.into_parts();
+        refuse_other_types(&parts.headers)?;
+        from_json(&read(body, door).await?).map(Self)
+    }
+}
+
+impl<T: DeserializeOwned> FromRequestParts<Door> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &Door) -> Result<Self, Problem> {
+        match Query::try_from_uri(&parts.uri) {
+            Ok(Query(params)) => Ok(Self(params)),
+            Err(refused) => Err(Problem::malformed(refused.body_text())),
+        }
+    }
+}
+
+/// Only JSON is taken; a form that a browser sends on behalf of somebody else is not.
+pub(crate) fn refuse_other_types(headers: &HeaderMap) -> Result<(), Problem> {
+    let given = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = given.split(';').next().unwrap_or_default().trim();
+    if essence.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(Problem::new(Code::UnsupportedMediaType, "send JSON, with Content-Type: application/json"))
+}
+
+/// The whole body, within `api.request_bytes_max` and `api.request_timeout`.
+pub(crate) async fn read(body: Body, door: &Door) -> Result<Bytes, Problem> {
+    let (bytes_max, timeout) = (door.config.api.request_bytes_max, door.config.api.request_timeout);
+    let limited = Limited::new(body, usize::try_from(bytes_max).unwrap_or(usize::MAX));
+    let read = door.clock.timeout(timeout, limited.collect()).await;
+    let read = read.ok_or_else(|| {
+        Problem::new(Code::RequestTimeout, "the body did not come within api.request_timeout")
+    })?;
+    match read {
+        Ok(read) => Ok(read.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Problem::new(
+            Code::RequestTooLarge,
+            format!("the body has more than {bytes_max} bytes, which api.request_bytes_max allows"),
+        )),
+        Err(_) => Err(Problem::malformed("the body broke off")),
+    }
+}
+
+/// What is not as expected is named by its place in the body.
+pub(crate) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    let mut reader = serde_json::Deserializer::from_slice(bytes);
+    let read = serde_path_to_error::deserialize(&mut reader);
+    let value = read.map_err(|error| {
+        let place = pointer(error.path());
+        refusal(place, error.inner())
+    })?;
+    reader.end().map_err(|error| refusal(String::new(), &error))?;
+    Ok(value)
+}
+
+fn refusal(pointer: String, error: &serde_json::Error) -> Problem {
+    let message = error.to_string();
+    if error.is_data() {
+        return Problem::new(Code::ValidationFailed, "a member of the body is not as expected")
+            .at(pointer, message);
+    }
+    Problem::malformed("the body is not JSON").at(pointer, message)
+}
+
+/// A path as a JSON pointer.
+pub(crate) fn pointer(path: &serde_path_to_error::Path) -> String {
+    use serde_path_to_error::Segment;
+
+    let mut pointer = String::new();
+    for segment in path {
+        match segment {
+            Segment::Seq { index } => pointer.push_str(&format!("/{index}")),
+            Segment::Map { key } => pointer.push_str(&format!("/{}", escaped(key))),
+            Segment::Enum { variant } => pointer.push_str(&format!("/{}", escaped(variant))),
+            // Where it is not known any more, the place before it says enough.
+            Segment::Unknown => break,
+        }
+    }
+    pointer
+}
+
+fn escaped(key: &str) -> String {
+    key.replace('~', "~0").replace('/', "~1")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Outer {
+        #[expect(dead_code, reason = "only whether it can be read matters")]
+        list: Vec<Inner>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Inner {
+        #[expect(dead_code, reason = "only whether it can be read matters")]
+        #[serde(rename = "a/b")]
+        number: u8,
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_by_its_place() {
+        for (body, code, pointer) in [
+            (r#"{"list":[{"a/b":1},{"a/b":"x"}]}"#, Code::ValidationFailed, "/list/1/a~1b"),
+            (r#"{"list":[{"a/b":1,"c":2}]}"#, Code::ValidationFailed, "/list/0/c"),
+            (r#"{"list":[{}]}"#, Code::ValidationFailed, "/list/0"),
+            (r#"{"list":[{"a/b":1,"a/b":2}]}"#, Code::ValidationFailed, "/list/0"),
+            (r#"{"list":[{"a/b":1]}"#, Code::MalformedRequest, "/list/0"),
+            (r#"{"list":[]} x"#, Code::MalformedRequest, ""),
+            ("", Code::MalformedRequest, ""),
+            ("[]", Code::ValidationFailed, ""),
+        ] {
+            let problem = from_json::<Outer>(body.as_bytes()).unwrap_err();
+            let document = serde_json::to_value(problem.document()).unwrap();
+            assert_eq!(
+                (problem.code(), &document["errors"][0]["pointer"]),
+                (code, &pointer.into()),
+                "{body}"
+            );
+        }
+        assert!(from_json::<Outer>(br#"{"list":[{"a/b":1}]} "#).is_ok());
+    }
+
+    #[test]
+    fn only_json_is_taken() {
+        for (given, taken) in [
+            ("application/json", true),
+            ("Application/JSON; charset=utf-8", true),
+            ("application/json5", false),
+            ("application/x-www-form-urlencoded", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, given.parse().unwrap());
+            assert_eq!(refuse_other_types(&headers).is_ok(), taken, "{given}");
+        }
+        assert!(refuse_other_types(&HeaderMap::new()).is_err());
+    }
+}

@@ -1,0 +1,29 @@
+//! The API: HTTP for applications and their users.
+//!
+//! Whoever asks says who it is with a token, gets what it may see and nothing else, and is told in one form, [`Problem`], what was not
+//! done and why. Nothing here waits without a bound: connections, requests, bodies, answers and those who wait for events have each one.
+//!
+//! The address is open for as long as the process lives; [`Api`] is what answers in one epoch, behind the [`Door`]. While there is none,
+//! because the database is away or nobody has said which history it has, every request is told so and when to come again.
+//!
+//! In reading order: `position` is how a number leaves the server, `problem` how a refusal does; `server` has the connections, `state`
+//! what requests are answered with, `auth` who asks, `body` what they say; `routes` has a file for each resource, and `openapi` makes
+//! the document of all of them.
+
+mod access;
+mod auth;
+mod body;
+mod openapi;
+mod permissions;
+mod position;
+mod problem;
+mod routes;
+mod server;
+mod state;
+
+pub(crate) use self::auth::{Caller, Credential};
+pub(crate) use self::body::{JsonBody, Params};
+pub(crate) use self::position::Position;
+pub(crate) use self::problem::{Code, Problem};
+pub(crate) use self::server::ApiServer;
+pub(crate) use self::state::{Api, Door};

@@ -1,0 +1,253 @@
+//! The connections of the API.
+//!
+//! Whatever a client does or does not do, its connection costs one place, and those are counted. One that says nothing, or takes nothing
+//! of its answer, loses it after a while. At the end each client gets the answer to what it has asked, and no more.
+
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, HttpBody};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, header::HeaderName};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use futures_util::FutureExt;
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use seqline::Clock;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+use uuid::Uuid;
+
+use super::state::Entered;
+use super::{Door, Problem, routes};
+use crate::failure::Failure;
+use crate::limits::{
+    ACCEPT_PAUSE, API_HEAD_BYTES_MAX, API_PING_INTERVAL, API_REQUEST_ID_BYTES_MAX, API_STREAMS_MAX,
+};
+
+mod unread;
+
+use unread::Unread;
+
+/// The header by which an answer and what the log says of it can be found for each other.
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The address, open but not answering yet.
+#[derive(Debug)]
+pub(crate) struct ApiServer {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl ApiServer {
+    /// Opens the address. `named` is who gave it.
+    pub(crate) async fn bind(address: SocketAddr, named: &str) -> Result<Self, Failure> {
+        let (listener, address) = crate::address::open(address, named).await?;
+        Ok(Self { listener, address })
+    }
+
+    /// Where it is, with the port that it got.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until `stop` is cancelled, and returns when all that was asked by then is answered.
+    pub(crate) async fn run(self, door: Door, stop: CancellationToken) {
+        let router = router(door.clone());
+        let most = usize::try_from(door.config.api.connections_max).unwrap_or(usize::MAX);
+        let places = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        let mut connections = JoinSet::new();
+        loop {
+            // A place first: who waits for one waits in the queue of the system, which is bounded.
+            let place = tokio::select! {
+                place = places.clone().acquire_owned() => place,
+                () = stop.cancelled() => break,
+            };
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = stop.cancelled() => break,
+            };
+            while connections.try_join_next().is_some() {}
+            match (accepted, place) {
+                (Ok((stream, _)), Ok(place)) => {
+                    let (router, door, stop) = (router.clone(), door.clone(), stop.clone());
+                    connections.spawn(async move {
+                        serve(stream, router, &door, &stop).await;
+                        drop(place);
+                    });
+                }
+                _ => door.clock.sleep(ACCEPT_PAUSE).await,
+            }
+        }
+        drop(self.listener);
+        while connections.join_next().await.is_some() {}
+    }
+}
+
+/// One connection, until its client has nothing more to say. What goes wrong with it is the client's affair.
+async fn serve(stream: TcpStream, router: Router, door: &Door, stop: &CancellationToken) {
+    // An event is small and wanted at once.
+    let _ = stream.set_nodelay(true);
+    let keys = &door.config.api;
+    let stream = Unread::new(stream, keys.write_timeout, door.clock.clone());
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(keys.request_timeout)
+        .max_buf_size(API_HEAD_BYTES_MAX);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(API_STREAMS_MAX)
+        .max_header_list_size(u32::try_from(API_HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+        .keep_alive_interval(API_PING_INTERVAL)
+        .keep_alive_timeout(keys.request_timeout);
+    let asked = Arc::new(Asked::default());
+    let counted = asked.clone();
+    let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
+        let (router, under_way) = (router.clone(), UnderWay::begin(&counted));
+        async move {
+            let Ok(response) = router.oneshot(request.map(Body::new)).await;
+            Ok::<_, std::convert::Infallible>(response.map(|body| Counted { body, _under_way: under_way }))
+        }
+    });
+    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = stop.cancelled() => {}
+        () = asked.ends(&door.clock, keys.request_timeout) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    // What is being answered is answered; one that was silent has nothing to wait for.
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = asked.ends(&door.clock, keys.request_timeout) => {}
+    }
+}
+
+/// What was asked on one connection.
+#[derive(Debug, Default)]
+struct Asked {
+    ever: AtomicUsize,
+    under_way: AtomicUsize,
+}
+
+impl Asked {
+    /// Returns when nothing was asked, and nothing was under way, for about `limit`.
+    async fn ends(&self, clock: &Clock, limit: Duration) {
+        loop {
+            let before = self.ever.load(Ordering::Relaxed);
+            let busy = self.under_way.load(Ordering::Relaxed) > 0;
+            clock.sleep(limit).await;
+            let silent = self.ever.load(Ordering::Relaxed) == before;
+            if !busy && silent && self.under_way.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+        }
+    }
+}
+
+/// A request, until its answer was sent or given up.
+struct UnderWay(Arc<Asked>);
+
+impl UnderWay {
+    fn begin(asked: &Arc<Asked>) -> Self {
+        asked.ever.fetch_add(1, Ordering::Relaxed);
+        asked.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(asked.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer on its way.
+struct Counted {
+    body: Body,
+    _under_way: UnderWay,
+}
+
+impl HttpBody for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+fn router(door: Door) -> Router {
+    let (router, _) = routes::all();
+    router
+        .fallback(async || Problem::not_found("there is nothing at this path"))
+        .method_not_allowed_fallback(async || {
+            Problem::new(super::Code::MethodNotAllowed, "what is at this path does not know this method")
+        })
+        .layer(axum::middleware::from_fn_with_state(door.clone(), answer))
+        .with_state(door)
+}
+
+/// Around every answer: which epoch it is in, its id, and what the log says of one that failed.
+async fn answer(State(door): State<Door>, mut request: Request, next: Next) -> Response {
+    let id = request_id(&request);
+    let method = request.method().clone();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let begun = door.clock.elapsed();
+    let (entered, counted): (Entered, _) = door.enter();
+    request.extensions_mut().insert(entered);
+    let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+    drop(counted);
+    // What the panic says is in no answer; where it was is in the log.
+    let mut response =
+        answered.unwrap_or_else(|_| Problem::internal("panic", &"a request panicked").into_response());
+    let status = response.status().as_u16();
+    let (route, took) =
+        (route.as_ref().map_or("", MatchedPath::as_str), door.clock.elapsed().saturating_sub(begun));
+    let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    if response.status().is_server_error() {
+        tracing::warn!(request_id = id, %method, route, status, took_ms, "request not answered");
+    } else {
+        tracing::debug!(request_id = id, %method, route, status, took_ms, "request answered");
+    }
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+/// The one that the client gave, if it can be shown, or a new one.
+fn request_id(request: &Request) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:".contains(&byte);
+    let given = request.headers().get(REQUEST_ID).map(HeaderValue::as_bytes).unwrap_or_default();
+    let usable = (1..=API_REQUEST_ID_BYTES_MAX).contains(&given.len()) && given.iter().copied().all(plain);
+    match std::str::from_utf8(given) {
+        Ok(given) if usable => given.to_owned(),
+        _ => Uuid::now_v7().to_string(),
+    }
+}

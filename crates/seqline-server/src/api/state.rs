@@ -1,0 +1,137 @@
+//! What requests are answered with, in one epoch after the other.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use seqline::{Clock, DurableHead};
+use sqlx::PgPool;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+use uuid::Uuid;
+
+use super::permissions::Permissions;
+use super::{Code, Position, Problem};
+use crate::config::Config;
+use crate::limits::API_RETRY_AFTER;
+use crate::ops::Health;
+
+/// What answers in one epoch. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Api(Arc<Answering>);
+
+/// What it is made of.
+pub(crate) struct Answering {
+    pub(crate) pool: PgPool,
+    pub(crate) config: Arc<Config>,
+    pub(crate) clock: Clock,
+    /// The history of which it tells.
+    pub(crate) epoch: Uuid,
+    pub(crate) health: Health,
+    pub(crate) permissions: Permissions,
+    /// Up to where events may be handed out.
+    pub(crate) durable: Arc<DurableHead>,
+    /// Cancelled when the epoch or the process ends: whoever waits or streams ends by it.
+    pub(crate) stop: CancellationToken,
+    /// The requests that are being answered.
+    requests: TaskTracker,
+}
+
+impl Deref for Api {
+    type Target = Answering;
+
+    fn deref(&self) -> &Answering {
+        &self.0
+    }
+}
+
+impl Api {
+    pub(crate) fn new(pool: PgPool, config: &Config, clock: &Clock, epoch: Uuid, health: &Health) -> Self {
+        Self(Arc::new(Answering {
+            permissions: Permissions::new(pool.clone()),
+            pool,
+            config: Arc::new(config.clone()),
+            clock: clock.clone(),
+            epoch,
+            health: health.clone(),
+            durable: Arc::default(),
+            stop: CancellationToken::new(),
+            requests: TaskTracker::new(),
+        }))
+    }
+
+    /// A number as it leaves the server.
+    pub(crate) fn position(&self, seq: i64) -> Position {
+        Position { epoch: self.epoch, seq }
+    }
+}
+
+/// What is behind the address: an [`Api`], or none for a while. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Door {
+    pub(crate) config: Arc<Config>,
+    pub(crate) clock: Clock,
+    health: Health,
+    behind: Arc<watch::Sender<Option<Api>>>,
+}
+
+impl Door {
+    pub(crate) fn new(config: &Config, clock: &Clock, health: &Health) -> Self {
+        Self {
+            config: Arc::new(config.clone()),
+            clock: clock.clone(),
+            health: health.clone(),
+            behind: Arc::default(),
+        }
+    }
+
+    /// Lets requests be answered by it until `stop` is cancelled, and returns when none of them is under way any more.
+    pub(crate) async fn open(self, api: Api, stop: CancellationToken) {
+        self.behind.send_replace(Some(api.clone()));
+        stop.cancelled().await;
+        self.behind.send_replace(None);
+        api.stop.cancel();
+        api.requests.close();
+        api.requests.wait().await;
+    }
+
+    /// What answers now, or why nothing does. It never waits, not even for a database of which it is known that it is away.
+    fn behind(&self) -> Result<Api, Problem> {
+        let seen = self.health.seen();
+        match (self.behind.borrow().clone(), seen) {
+            (Some(api), Some(_)) if self.health.known_epoch() == Some(api.epoch) => Ok(api),
+            (_, None) => Err(Problem::unavailable("the database does not answer")),
+            (_, Some(seen)) if !seen.same_history => Err(Problem::new(
+                Code::EpochUndecided,
+                "the database was restored or replaced, and it is not decided how its history goes on",
+            )
+            .retry_after(API_RETRY_AFTER)),
+            (_, Some(_)) => Err(Problem::unavailable("this server is starting or stopping")),
+        }
+    }
+
+    /// The same for a request. As long as what is returned beside it lives, the end of the epoch waits for it.
+    pub(super) fn enter(&self) -> (Entered, Option<TaskTrackerToken>) {
+        let behind = self.behind();
+        let counted = behind.as_ref().ok().map(|api| api.requests.token());
+        (Entered(behind), counted)
+    }
+}
+
+/// What a request is answered with, from its beginning to its end, or why it is not.
+#[derive(Clone)]
+pub(super) struct Entered(Result<Api, Problem>);
+
+impl FromRequestParts<Door> for Api {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
+        match parts.extensions.get::<Entered>() {
+            Some(Entered(behind)) => behind.clone(),
+            None => door.behind(),
+        }
+    }
+}
