@@ -12,6 +12,7 @@ mod launch;
 mod mutate;
 mod pins;
 mod prerequisites;
+mod python;
 mod run;
 #[cfg(test)]
 mod scratch;
@@ -43,6 +44,7 @@ Environment:
   SEQLINE_WEBHOOKS_EXAMPLES  File to use instead of the pinned webhook payloads
   SEQLINE_PSYCOPG            Folder with `psycopg` to use instead of the pinned one
   SEQLINE_PGBOUNCER_BIN      Program `pgbouncer` to use instead of Debian's
+  SEQLINE_SCHEMATHESIS       Program `schemathesis` to use instead of the pinned one
   SEQLINE_PROMTOOL           Program `promtool` to use instead of Debian's, for `check`
   SEQLINE_PGMQ_SQL           File pgmq.sql to use instead of the pinned pgmq for `bench append`
   SEQLINE_GRAPHILE_WORKER_SQL
@@ -50,7 +52,7 @@ Environment:
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fetch the pinned PostgreSQL, webhook payloads, psycopg and cargo-deny, and Debian's promtool and PgBouncer, into .dev/
+    /// Fetch the pinned PostgreSQL, webhook payloads, psycopg, Schemathesis and cargo-deny, and Debian's promtool and PgBouncer, into .dev/
     ///
     /// The other tasks do this themselves when they need it. A second run only looks and returns at once.
     Setup,

@@ -12,6 +12,7 @@ use crate::debian::Package;
 use crate::fetch;
 use crate::pins::{Pin, Registry};
 use crate::prerequisites::{self, Tool};
+use crate::python::{Environment, SCHEMATHESIS};
 use crate::sources::{self, Source};
 use crate::workspace::Workspace;
 
@@ -25,6 +26,10 @@ pub(crate) fn everything(workspace: &Workspace) -> Result<()> {
         ("PgBouncer", sources::pgbouncer()?),
     ];
     sources.extend(["psycopg", "what psycopg needs"].into_iter().zip(sources::psycopg()?));
+    match sources::schemathesis()? {
+        Some(source) => sources.push(("Schemathesis", source)),
+        None => eprintln!("Schemathesis: left out, {}", SCHEMATHESIS.not_here()),
+    }
     prepare(workspace, &sources.iter().map(|(_, source)| source).collect::<Vec<_>>())?;
     for (what, source) in &sources {
         eprintln!("{what}: {}", source.path(&workspace.dev()).display());
@@ -45,10 +50,13 @@ pub(crate) fn prepare(workspace: &Workspace, sources: &[&Source]) -> Result<()> 
     }
     let mut tools = vec![Tool::Compiler];
     tools.extend(absent.iter().flat_map(|pin| tools_to_fetch(pin)));
-    let instead: Vec<_> = absent.iter().map(|pin| pin.instead).collect();
+    let in_python = absent_in_python(sources, &dev);
+    tools.extend(in_python.iter().map(|_| Tool::Pip));
+    let mut instead: Vec<_> = absent.iter().map(|pin| pin.instead).collect();
+    instead.extend(in_python.iter().map(|environment| environment.instead));
     prerequisites::demand(tools, &instead)?;
 
-    if absent.is_empty() && of_debian.is_empty() {
+    if absent.is_empty() && of_debian.is_empty() && in_python.is_empty() {
         return Ok(());
     }
     let _lock = lock(&dev)?;
@@ -65,12 +73,18 @@ pub(crate) fn prepare(workspace: &Workspace, sources: &[&Source]) -> Result<()> 
             package.install(&dev)?;
         }
     }
+    for environment in in_python {
+        if !environment.is_installed(&dev) {
+            eprintln!("installing {} into .dev/{}", environment.name, environment.folder);
+            environment.install(&dev)?;
+        }
+    }
     Ok(())
 }
 
 fn absent(sources: &[&Source], dev: &Path) -> Vec<&'static Pin> {
     let pins = sources.iter().filter_map(|source| match source {
-        Source::Machine(_) | Source::Debian(_) => None,
+        Source::Machine(_) | Source::Debian(_) | Source::Python(_) => None,
         Source::Pinned(pin, _) => Some(*pin),
     });
     pins.filter(|pin| !fetch::is_installed(pin, dev)).collect()
@@ -78,10 +92,18 @@ fn absent(sources: &[&Source], dev: &Path) -> Vec<&'static Pin> {
 
 fn absent_of_debian(sources: &[&Source], dev: &Path) -> Vec<&'static Package> {
     let packages = sources.iter().filter_map(|source| match source {
-        Source::Machine(_) | Source::Pinned(..) => None,
+        Source::Machine(_) | Source::Pinned(..) | Source::Python(_) => None,
         Source::Debian(package) => Some(*package),
     });
     packages.filter(|package| !package.is_installed(dev)).collect()
+}
+
+fn absent_in_python(sources: &[&Source], dev: &Path) -> Vec<&'static Environment> {
+    let environments = sources.iter().filter_map(|source| match source {
+        Source::Machine(_) | Source::Pinned(..) | Source::Debian(_) => None,
+        Source::Python(environment) => Some(*environment),
+    });
+    environments.filter(|environment| !environment.is_installed(dev)).collect()
 }
 
 /// Python unpacks both kinds of archives.
@@ -125,11 +147,14 @@ mod tests {
         let machine = Source::Machine(PathBuf::from("/usr/lib/postgresql/18/bin"));
         let payloads = Source::Pinned(&WEBHOOKS_EXAMPLES, "api.github.com/index.json");
         let debian = Source::Debian(&PROMTOOL);
-        let all = [&machine, &payloads, &debian];
+        let python = Source::Python(&SCHEMATHESIS);
+        let all = [&machine, &payloads, &debian, &python];
         let pins = absent(&all, scratch.path());
         assert_eq!(pins.iter().map(|pin| pin.folder).collect::<Vec<_>>(), ["webhooks-examples"]);
         let of_debian = absent_of_debian(&all, scratch.path());
         assert_eq!(of_debian.iter().map(|package| package.name).collect::<Vec<_>>(), ["prometheus"]);
+        let in_python = absent_in_python(&all, scratch.path());
+        assert_eq!(in_python.iter().map(|it| it.name).collect::<Vec<_>>(), ["schemathesis"]);
     }
 
     #[test]

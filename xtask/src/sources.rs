@@ -12,6 +12,7 @@ use crate::pins::{
     CARGO_DENY, CARGO_FUZZ, CARGO_LLVM_COV, GRAPHILE_WORKER, LLVM_TOOLS, PGMQ, POSTGRESQL_15, POSTGRESQL_18,
     PSYCOPG, Pin, TYPING_EXTENSIONS, WEBHOOKS_EXAMPLES,
 };
+use crate::python::{self, SCHEMATHESIS};
 use crate::run;
 
 /// The major version that Seqline is developed on.
@@ -25,6 +26,8 @@ pub(crate) enum Source {
     Pinned(&'static Pin, &'static str),
     /// It is in a package of Debian, once that is unpacked.
     Debian(&'static debian::Package),
+    /// It is a program in Python, once that is installed.
+    Python(&'static python::Environment),
 }
 
 impl Source {
@@ -33,6 +36,7 @@ impl Source {
             Self::Machine(path) => path.clone(),
             Self::Pinned(pin, inside) => dev.join(pin.folder).join(inside),
             Self::Debian(package) => dev.join(package.folder).join(package.entrance()),
+            Self::Python(environment) => dev.join(environment.folder).join(environment.name),
         }
     }
 }
@@ -157,6 +161,16 @@ pub(crate) fn promtool() -> Result<Source> {
 pub(crate) fn pgbouncer() -> Result<Source> {
     // Debian puts it where only root looks.
     program("SEQLINE_PGBOUNCER_BIN", &["pgbouncer", "/usr/sbin/pgbouncer"], &PGBOUNCER)
+}
+
+/// The program that tests the API by its description; none where Python is too old for it, which is no reason not to test the rest.
+pub(crate) fn schemathesis() -> Result<Option<Source>> {
+    const VARIABLE: &str = "SEQLINE_SCHEMATHESIS";
+    if let Some(program) = pointed_to(VARIABLE)? {
+        ensure!(program.is_file(), "{VARIABLE}: {} is not a program", program.display());
+        return Ok(Some(Source::Machine(program)));
+    }
+    Ok(SCHEMATHESIS.fits().then_some(Source::Python(&SCHEMATHESIS)))
 }
 
 /// What a variable points to, else the first of these that is there, else Debian's.

@@ -42,6 +42,7 @@ pub(crate) struct Needed {
     payloads: Source,
     psycopg: Vec<Source>,
     pgbouncer: Source,
+    schemathesis: Option<Source>,
 }
 
 impl Needed {
@@ -51,11 +52,13 @@ impl Needed {
             payloads: sources::webhooks_examples()?,
             psycopg: sources::psycopg()?,
             pgbouncer: sources::pgbouncer()?,
+            schemathesis: sources::schemathesis()?,
         })
     }
 
     pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
-        [&self.postgresql, &self.payloads, &self.pgbouncer].into_iter().chain(&self.psycopg)
+        let one = [&self.postgresql, &self.payloads, &self.pgbouncer];
+        one.into_iter().chain(&self.psycopg).chain(&self.schemathesis)
     }
 
     /// Tells a command where all of it is.
@@ -67,6 +70,9 @@ impl Needed {
             .context("failed to put the folders of psycopg together")?;
         command.env("SEQLINE_PSYCOPG", python_path);
         command.env("SEQLINE_PGBOUNCER_BIN", self.pgbouncer.path(&dev));
+        if let Some(schemathesis) = &self.schemathesis {
+            command.env("SEQLINE_SCHEMATHESIS", schemathesis.path(&dev));
+        }
         Ok(command)
     }
 }
