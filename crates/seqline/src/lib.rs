@@ -28,7 +28,8 @@
 //! | [`payload`] | JSON that the log accepts |
 //! | [`append`](mod@append) | the one way in: [`begin`], [`append`](fn@append) |
 //! | [`commit`](mod@commit) | the end of a transaction, where its events are numbered and made durable |
-//! | [`read`] | pages of the log, its two ends |
+//! | [`read`] | pages of the log, its two ends, and what somebody may see of them |
+//! | [`access`] | principals, tokens and grants: who may do and see what |
 //! | [`envelope`] | the one JSON form in which an event leaves |
 //! | [`durable`] | how far the log may be handed out |
 //! | [`identity`] | whether this is the server and the history that the numbers belong to |
@@ -55,6 +56,7 @@ pub mod limits;
 pub mod event;
 pub mod payload;
 
+pub mod access;
 pub mod append;
 pub mod commit;
 pub mod consumer;

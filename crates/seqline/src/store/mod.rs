@@ -3,6 +3,7 @@
 //! Each function runs one statement on a connection that the caller gives it. None begins, commits, sleeps, retries
 //! or logs.
 
+pub(crate) mod access;
 pub(crate) mod append;
 pub(crate) mod commit;
 pub(crate) mod connection;

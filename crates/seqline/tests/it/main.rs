@@ -2,6 +2,7 @@
 
 mod support;
 
+mod access;
 mod append_rules;
 mod committing;
 mod consumers;
