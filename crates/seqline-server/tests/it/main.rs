@@ -3,6 +3,7 @@
 mod support;
 mod worker;
 
+mod api;
 mod append;
 mod config;
 mod connection;

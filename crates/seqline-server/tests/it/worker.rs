@@ -53,6 +53,11 @@ impl Worker {
         self.says("server listening").await["address"].as_str().expect("it has an address").to_owned()
     }
 
+    /// Where it answers the API.
+    pub(crate) async fn api(&self) -> String {
+        self.says("api listening").await["address"].as_str().expect("it has an address").to_owned()
+    }
+
     /// What it answers for a path: the status and the body.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
         get(&self.ops().await, path).await

@@ -3,8 +3,10 @@
 mod document;
 mod log;
 mod me;
+mod reference;
 
 use axum::Router;
+use axum::routing::get;
 use utoipa::openapi::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -18,5 +20,9 @@ pub(super) fn all() -> (Router<Door>, OpenApi) {
         .routes(routes!(me::show))
         .routes(routes!(document::show))
         .split_for_parts();
+    let router = router
+        .route("/v1/docs", get(reference::to_folder))
+        .route("/v1/docs/", get(reference::index))
+        .route("/v1/docs/{file}", get(reference::file));
     (router, openapi::complete(openapi))
 }

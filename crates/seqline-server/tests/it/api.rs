@@ -1,0 +1,7 @@
+//! The API, as its clients see it.
+
+mod client;
+
+mod reference;
+
+pub(crate) use client::{Answer, Client};
