@@ -39,35 +39,123 @@ CREATE TABLE seqline.grants (
     action text NOT NULL CHECK (length(action) BETWEEN 1 AND 128 AND action !~ E'[\\u0001-\\u001f\\u007f-\\u009f]'),
     space_id text CHECK (length(space_id) BETWEEN 1 AND 128 AND space_id !~ E'[\\u0001-\\u001f\\u007f-\\u009f]'),
     channel_id text CHECK (length(channel_id) BETWEEN 1 AND 128 AND channel_id !~ E'[\\u0001-\\u001f\\u007f-\\u009f]'),
-    thread_id text CHECK (length(thread_id) BETWEEN 1 AND 128 AND thread_id !~ E'[\\u0001-\\u001f\\u007f-\\u009f]')
+    thread_id text CHECK (length(thread_id) BETWEEN 1 AND 128 AND thread_id !~ E'[\\u0001-\\u001f\\u007f-\\u009f]'),
+    -- Which parts of the scope are given: 4 for the space, 2 for the channel, 1 for the thread.
+    parts smallint NOT NULL GENERATED ALWAYS AS (CASE WHEN space_id IS NULL THEN 0 ELSE 4 END
+        + CASE WHEN channel_id IS NULL THEN 0 ELSE 2 END + CASE WHEN thread_id IS NULL THEN 0 ELSE 1 END) STORED
 );
 -- Unique with NULLs equal, on every version of PostgreSQL: no id is empty. It is also the one index by which an event is looked up.
-CREATE UNIQUE INDEX grants_scope_key
-    ON seqline.grants (principal_id, action, coalesce(space_id, ''), coalesce(channel_id, ''), coalesce(thread_id, ''));
+CREATE UNIQUE INDEX grants_scope_key ON seqline.grants
+    (principal_id, parts, action, coalesce(space_id, ''), coalesce(channel_id, ''), coalesce(thread_id, ''));
 
 -- One row if an event with these members may be seen by the principal, none if not: the one place in SQL that knows. Whoever reads events for
--- somebody asks it in the same statement, so that events and permissions are of the same state.
+-- somebody joins it in the same statement (FROM seqline.event_log e CROSS JOIN LATERAL seqline.visible_to(...)), so that events and
+-- permissions are of the same state.
 --
--- It is a set, and its names are resolved here, so that planning puts its body in the place of the call. A grant is found by its index
--- however many there are: each part of the scope is the event's, or not given.
+-- It is a set, and its names are resolved here, so that planning puts its body in the place of the call. The grants of each form of a scope
+-- are asked for on their own: planning can then look each event up in the index, or read the grants once and hash them, whichever costs less
+-- for so many events. None of a form, and asking costs nothing.
 CREATE FUNCTION seqline.visible_to(
     p_principal text, p_audience text, p_action text, p_space text, p_channel text, p_thread text
 ) RETURNS SETOF boolean
 LANGUAGE sql STABLE PARALLEL SAFE ROWS 1
 BEGIN ATOMIC
-    SELECT true FROM seqline.principals p
-    WHERE p.id = p_principal AND p.disabled_at IS NULL
+    SELECT true
+    WHERE EXISTS (SELECT FROM seqline.principals p WHERE p.id = p_principal AND p.disabled_at IS NULL)
       AND CASE
-          WHEN p_audience IS NOT NULL THEN p_audience = p.id
+          WHEN p_audience IS NOT NULL THEN p_audience = p_principal
           WHEN p_action = 'any' THEN true
-          ELSE EXISTS (
-              SELECT FROM seqline.grants g
-              WHERE g.principal_id = p_principal AND g.action = p_action
-                AND coalesce(g.space_id, '') = ANY (ARRAY['', coalesce(p_space, '')])
-                AND coalesce(g.channel_id, '') = ANY (ARRAY['', coalesce(p_channel, '')])
-                AND coalesce(g.thread_id, '') = ANY (ARRAY['', coalesce(p_thread, '')]))
+          ELSE
+              EXISTS (SELECT FROM seqline.grants g WHERE g.principal_id = p_principal AND g.parts = 0 AND g.action = p_action)
+              OR EXISTS (SELECT FROM seqline.grants g WHERE g.principal_id = p_principal AND g.parts = 4 AND g.action = p_action
+                  AND coalesce(g.space_id, '') = p_space)
+              OR EXISTS (SELECT FROM seqline.grants g WHERE g.principal_id = p_principal AND g.parts = 2 AND g.action = p_action
+                  AND coalesce(g.channel_id, '') = p_channel)
+              OR EXISTS (SELECT FROM seqline.grants g WHERE g.principal_id = p_principal AND g.parts = 6 AND g.action = p_action
+                  AND coalesce(g.space_id, '') = p_space AND coalesce(g.channel_id, '') = p_channel)
+              OR EXISTS (SELECT FROM seqline.grants g WHERE g.principal_id = p_principal AND g.parts = 1 AND g.action = p_action
+                  AND coalesce(g.thread_id, '') = p_thread)
+              OR EXISTS (SELECT FROM seqline.grants g WHERE g.principal_id = p_principal AND g.parts = 5 AND g.action = p_action
+                  AND coalesce(g.space_id, '') = p_space AND coalesce(g.thread_id, '') = p_thread)
+              OR EXISTS (SELECT FROM seqline.grants g WHERE g.principal_id = p_principal AND g.parts = 3 AND g.action = p_action
+                  AND coalesce(g.channel_id, '') = p_channel AND coalesce(g.thread_id, '') = p_thread)
+              OR EXISTS (SELECT FROM seqline.grants g WHERE g.principal_id = p_principal AND g.parts = 7 AND g.action = p_action
+                  AND coalesce(g.space_id, '') = p_space AND coalesce(g.channel_id, '') = p_channel
+                  AND coalesce(g.thread_id, '') = p_thread)
       END;
 END;
+
+-- The history of a resource as a principal may see it: up to p_limit of its events with numbers above p_after, in order. position is the number
+-- up to which all of them were looked at: the head, or less when the limit or p_reach events of the resource came first. All of it is one
+-- state of the log, with the permissions of that state.
+CREATE FUNCTION seqline.visible_history(
+    p_principal text, p_kind text, p_id text, p_after bigint, p_limit bigint, p_reach bigint,
+    OUT head bigint, OUT min_retained bigint, OUT "position" bigint, OUT events seqline.event_log[]
+)
+LANGUAGE plpgsql STABLE
+SET search_path = pg_catalog, pg_temp
+SET jit = off
+AS $$
+DECLARE
+    v_lower bigint;
+    v_upper bigint;
+    v_found seqline.event_log[];
+    v_looked bigint;
+    v_last bigint;
+    v_reach bigint := p_reach;
+BEGIN
+    head := seqline.head();
+    position := greatest(p_after, head);
+    events := '{}';
+    -- One partition after the other, by literals, oldest first: the index of resources does not know numbers, and opening all would take
+    -- thousands of locks. Undone, so that those of one partition are held at a time.
+    FOR v_lower, v_upper IN
+        SELECT b.bounds[1]::bigint, b.bounds[2]::bigint
+        FROM pg_inherits i
+        JOIN pg_class c ON c.oid = i.inhrelid
+        CROSS JOIN LATERAL (SELECT regexp_match(pg_get_expr(c.relpartbound, c.oid),
+            'FROM [(]''?(-?[0-9]+)''?[)] TO [(]''?(-?[0-9]+)''?[)]')) AS b (bounds)
+        WHERE i.inhparent = 'seqline.event_log'::regclass
+          AND b.bounds[2]::bigint - 1 > p_after AND b.bounds[1]::bigint <= head
+        ORDER BY 1
+    LOOP
+        BEGIN
+            EXECUTE format(
+                'WITH looked AS MATERIALIZED (
+                     SELECT e.seq, e.audience_principal_id, e.receive_action, e.space_id, e.channel_id, e.thread_id
+                     FROM seqline.event_log e
+                     WHERE e.seq > %1$s AND e.seq < %2$s AND e.resource_kind = $2 AND e.resource_id = $3
+                     ORDER BY e.seq LIMIT %3$s
+                 ), found AS MATERIALIZED (
+                     SELECT l.seq FROM looked l
+                     CROSS JOIN LATERAL seqline.visible_to($1, l.audience_principal_id, l.receive_action, l.space_id, l.channel_id, l.thread_id)
+                     ORDER BY l.seq LIMIT %4$s
+                 )
+                 SELECT coalesce((SELECT array_agg(e ORDER BY e.seq) FROM seqline.event_log e
+                                  WHERE e.seq > %1$s AND e.seq < %2$s AND e.seq IN (SELECT f.seq FROM found f)), ''{}''),
+                        -- Only when they are few: what is behind the last one that was found is not read otherwise.
+                        CASE WHEN (SELECT count(*) FROM found) < %4$s THEN (SELECT count(*) FROM looked) END,
+                        CASE WHEN (SELECT count(*) FROM found) < %4$s THEN (SELECT max(l.seq) FROM looked l) END',
+                greatest(v_lower - 1, p_after), v_upper, v_reach, p_limit - cardinality(events))
+            INTO v_found, v_looked, v_last USING p_principal, p_kind, p_id;
+            RAISE EXCEPTION USING ERRCODE = 'SQ001', MESSAGE = 'undone';
+        EXCEPTION WHEN SQLSTATE 'SQ001' THEN
+            NULL;
+        END;
+        events := events || v_found;
+        IF cardinality(events) >= p_limit THEN
+            position := events[cardinality(events)].seq;
+            EXIT;
+        ELSIF v_looked >= v_reach THEN
+            position := v_last;
+            EXIT;
+        END IF;
+        v_reach := v_reach - v_looked;
+    END LOOP;
+    -- Behind the reads: what retention took meanwhile was not read.
+    min_retained := seqline.min_retained();
+END
+$$;
 
 -- Raises a refusal that programs can read.
 CREATE FUNCTION seqline.refuse_access(rule text, message text, hint text) RETURNS void
@@ -391,7 +479,8 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION
-    seqline.visible_to(text, text, text, text, text, text), seqline.refuse_access(text, text, text),
+    seqline.visible_to(text, text, text, text, text, text), seqline.visible_history(text, text, text, bigint, bigint, bigint),
+    seqline.refuse_access(text, text, text),
     seqline.advance_permission_version(), seqline.check_access_text(text, text), seqline.hold_principal(text),
     seqline.check_rights(text[]), seqline.create_principal(text, text, text, text[], text),
     seqline.set_principal_rights(text, text[], text), seqline.set_principal_disabled(text, boolean, text),
@@ -402,7 +491,8 @@ FROM PUBLIC;
 GRANT SELECT, INSERT, UPDATE, DELETE ON seqline.principals, seqline.api_tokens, seqline.grants TO seqline_app;
 GRANT SELECT ON seqline.sequence_counters TO seqline_app;
 GRANT EXECUTE ON FUNCTION
-    seqline.visible_to(text, text, text, text, text, text), seqline.create_principal(text, text, text, text[], text),
+    seqline.visible_to(text, text, text, text, text, text), seqline.visible_history(text, text, text, bigint, bigint, bigint),
+    seqline.create_principal(text, text, text, text[], text),
     seqline.set_principal_rights(text, text[], text), seqline.set_principal_disabled(text, boolean, text),
     seqline.delete_principal(text, boolean, text), seqline.create_api_token(uuid, text, bytea, text, text, interval, text),
     seqline.revoke_api_token(uuid, text), seqline.add_grant(text, text, text, text, text, text),

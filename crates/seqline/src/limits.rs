@@ -33,6 +33,10 @@ pub const READ_EVENTS_MAX: u32 = 10_000;
 /// Most events that a round of a consumer with a filter looks at.
 pub const SCAN_EVENTS_MAX: u32 = 1_000_000;
 
+/// Most events of one resource that are looked at for a page of its history, so that a call is short also for somebody who may see none of
+/// them.
+pub const HISTORY_SCAN_EVENTS_MAX: u32 = 20_000;
+
 /// How long one statement of a background component may take before its connection is given up. There is no
 /// TCP keepalive in the driver, so a read from a vanished server would wait for ever.
 pub const STATEMENT_DEADLINE: Duration = Duration::from_secs(30);

@@ -6,9 +6,10 @@
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::consumer::Filter;
 use crate::error::{DatabaseError, GapError, ReadError};
 use crate::event::StoredEvent;
-use crate::limits::READ_EVENTS_MAX;
+use crate::limits::{HISTORY_SCAN_EVENTS_MAX, READ_EVENTS_MAX, SCAN_EVENTS_MAX};
 use crate::store;
 
 /// The highest number in the log, 0 when it is empty.
@@ -88,6 +89,129 @@ pub(crate) async fn events_behind(
 /// Which event has this number, if it is in the log.
 pub(crate) async fn id_at(connection: &mut PgConnection, seq: i64) -> Result<Option<Uuid>, DatabaseError> {
     Ok(store::read::id_at(connection, seq).await?)
+}
+
+/// What somebody may see of a piece of the log.
+#[derive(Debug)]
+pub struct VisiblePage {
+    /// The events, in order.
+    pub events: Vec<StoredEvent>,
+    /// All events up to here were looked at: reading goes on behind it, whether or not any was seen.
+    pub position: i64,
+}
+
+/// The next events above `after` that match the filter and that the principal may see, at most `limit` (and [`READ_EVENTS_MAX`]) out of at
+/// most `scan` (and [`SCAN_EVENTS_MAX`]) events that are looked at. A position that stays where it was means that the reader is at the
+/// head.
+///
+/// Events and permissions are read in one statement: what is seen is what the principal may see at one moment. Nobody sees anything as a
+/// principal that is unknown or disabled, and the position moves all the same.
+///
+/// Events that are committed and not yet durable are among them: whoever hands them out waits for the
+/// [durable head](crate::DurableHead) to pass the position.
+///
+/// ```no_run
+/// # async fn example(connection: &mut sqlx::PgConnection) -> Result<(), seqline::ReadError> {
+/// use seqline::consumer::Filter;
+///
+/// let orders = Filter::everything().types(["order.*"]);
+/// let page = seqline::read::visible_after(connection, "alex", 0, &orders, 100, 5_000).await?;
+/// println!("{} events up to seq {}", page.events.len(), page.position);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+///
+/// As [`events_after`].
+pub async fn visible_after(
+    connection: &mut PgConnection,
+    principal: &str,
+    after: i64,
+    filter: &Filter,
+    limit: u32,
+    scan: u32,
+) -> Result<VisiblePage, ReadError> {
+    let after = after.max(0);
+    let (limit, scan) =
+        (i64::from(limit.clamp(1, READ_EVENTS_MAX)), i64::from(scan.clamp(1, SCAN_EVENTS_MAX)));
+    let mut seen = store::read::visible_after(connection, principal, after, filter, limit, scan).await?;
+    let mut head = after;
+    if seen.looked.is_none() {
+        head = store::read::head(connection).await?;
+        if head == after {
+            return Ok(VisiblePage { events: Vec::new(), position: after });
+        }
+        if head < after {
+            return Err(ReadError::AheadOfHead { after, head });
+        }
+        // The head moved after the page was read, or the next event is gone.
+        seen = store::read::visible_after(connection, principal, after, filter, limit, scan).await?;
+    }
+    let Some((first, last, count)) = seen.looked else {
+        let found = store::read::first_after(connection, after).await?.unwrap_or(head);
+        return Err(missing(connection, GapError { expected: after + 1, found }).await?);
+    };
+    if first != after + 1 {
+        return Err(missing(connection, GapError { expected: after + 1, found: first }).await?);
+    }
+    if count != last - first + 1 {
+        let before = store::read::before_hole(connection, first, last).await?.unwrap_or(first);
+        let found = store::read::first_after(connection, before).await?.unwrap_or(last);
+        return Err(missing(connection, GapError { expected: before + 1, found }).await?);
+    }
+    Ok(VisiblePage { events: seen.events, position: last })
+}
+
+/// The events of one resource above `after` that the principal may see, at most `limit` (and [`READ_EVENTS_MAX`]). The position is the head
+/// when these are all that there are; it is less when there can be more, even if none was seen.
+///
+/// It looks by the index of resources, whatever else is in the log. As with [`visible_after`] all is of one moment, and not yet durable.
+///
+/// # Errors
+///
+/// As [`events_after`], but for holes, which it does not look for.
+pub async fn history_after(
+    connection: &mut PgConnection,
+    principal: &str,
+    resource_kind: &str,
+    resource_id: &str,
+    after: i64,
+    limit: u32,
+) -> Result<VisiblePage, ReadError> {
+    let (after, limit) = (after.max(0), i64::from(limit.clamp(1, READ_EVENTS_MAX)));
+    let history = store::read::visible_history(
+        connection,
+        principal,
+        resource_kind,
+        resource_id,
+        after,
+        limit,
+        i64::from(HISTORY_SCAN_EVENTS_MAX),
+    )
+    .await?;
+    if history.head < after {
+        return Err(ReadError::AheadOfHead { after, head: history.head });
+    }
+    if history.min_retained > after + 1 {
+        return Err(ReadError::Expired { next_seq: after + 1, min_retained: history.min_retained });
+    }
+    Ok(VisiblePage { events: history.events, position: history.position })
+}
+
+/// One event, if it is in the log and the principal may see it. Not yet durable either.
+///
+/// # Errors
+///
+/// [`DatabaseError`] when the database cannot be asked.
+pub async fn visible_event(
+    connection: &mut PgConnection,
+    principal: &str,
+    id: Uuid,
+) -> Result<Option<StoredEvent>, DatabaseError> {
+    // By its number, because an id says nothing about the partition.
+    let Some(seq) = store::read::seq_of(connection, id).await? else { return Ok(None) };
+    Ok(store::read::visible_event(connection, principal, seq, id).await?)
 }
 
 /// A page, if it is what comes after the position. One that came out empty is read again.

@@ -1,5 +1,6 @@
 //! Which events a consumer asks for.
 
+use crate::event::StoredEvent;
 use crate::limits::{FILTER_VALUES_MAX, TEXT_CHARACTERS_MAX};
 
 /// Which events a consumer asks for. The others are looked at and passed.
@@ -76,6 +77,23 @@ impl Filter {
     #[must_use]
     pub fn is_everything(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Whether an event is one that is asked for: the same answer as `seqline.matches_filter` gives in SQL.
+    #[must_use]
+    pub fn matches(&self, event: &StoredEvent) -> bool {
+        let in_list = |list: &Option<Vec<String>>, value: Option<&str>| match list {
+            None => true,
+            Some(list) => value.is_some_and(|value| list.iter().any(|listed| listed == value)),
+        };
+        let of_type = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(beginning) => event.event_type.starts_with(beginning),
+            None => *pattern == event.event_type,
+        };
+        self.types.as_ref().is_none_or(|types| types.iter().any(of_type))
+            && in_list(&self.spaces, event.space_id.as_deref())
+            && in_list(&self.channels, event.channel_id.as_deref())
+            && in_list(&self.resource_kinds, Some(&event.resource_kind))
     }
 
     /// The lists that are given, each with what it is about: `type`, `space`, `channel` or `resource kind`.

@@ -119,10 +119,7 @@ pub(crate) async fn look_after(
     held: &HeldCursor,
     limit: i64,
 ) -> Result<Option<Looked>, sqlx::Error> {
-    let types = filter.types.as_ref();
-    let prefixes =
-        types.map(|types| types.iter().filter_map(|pattern| pattern.strip_suffix('*')).collect::<Vec<_>>());
-    let whole = types.map(|types| types.iter().filter(|pattern| !pattern.ends_with('*')).collect::<Vec<_>>());
+    let (whole, prefixes) = types_of(filter);
     let row = sqlx::query(
         "SELECT first_seq, last_seq, events, matching
          FROM seqline.look_at_log($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
@@ -147,6 +144,141 @@ pub(crate) async fn look_after(
         }
         _ => None,
     })
+}
+
+/// The whole types that a filter asks for, and the beginnings of types.
+fn types_of(filter: &Filter) -> (Option<Vec<&str>>, Option<Vec<&str>>) {
+    let types = filter.types.as_ref();
+    let whole = types
+        .map(|types| types.iter().map(String::as_str).filter(|pattern| !pattern.ends_with('*')).collect());
+    let prefixes = types.map(|types| types.iter().filter_map(|pattern| pattern.strip_suffix('*')).collect());
+    (whole, prefixes)
+}
+
+/// What somebody may see of the events after a position, and what was looked at for it.
+pub(crate) struct Seen {
+    /// The first number, the last one and how many; `None` when nothing is there.
+    pub(crate) looked: Option<(i64, i64, i64)>,
+    pub(crate) events: Vec<StoredEvent>,
+}
+
+/// Looks at up to `scan` events with numbers above `after`, no further than to the one that is the `limit`th that matches and that the
+/// principal may see. As with [`events_after`] the bound relies on the log being dense.
+///
+/// One statement: the events, what was looked at and the permissions are of the same state. The predicate is joined and not asked in a
+/// subquery of its own, so that planning can choose between looking grants up and hashing them.
+pub(crate) async fn visible_after(
+    connection: &mut PgConnection,
+    principal: &str,
+    after: i64,
+    filter: &Filter,
+    limit: i64,
+    scan: i64,
+) -> Result<Seen, sqlx::Error> {
+    let (whole, prefixes) = types_of(filter);
+    let rows = sqlx::query(AssertSqlSafe(format!(
+        "WITH found AS MATERIALIZED (
+             SELECT {COLUMNS} FROM seqline.event_log e
+             CROSS JOIN LATERAL seqline.visible_to($4, e.audience_principal_id, e.receive_action, e.space_id, e.channel_id, e.thread_id)
+             WHERE e.seq > $1 AND e.seq <= $2
+               AND seqline.matches_filter($5, $6, $7, $8, $9, e.type, e.space_id, e.channel_id, e.resource_kind)
+             ORDER BY e.seq LIMIT $3
+         ), looked AS (
+             SELECT min(e.seq), max(e.seq), count(*) FROM seqline.event_log e
+             WHERE e.seq > $1 AND e.seq <= $2
+               AND e.seq <= (SELECT CASE WHEN count(*) = $3 THEN max(f.seq) ELSE $2 END FROM found f)
+         )
+         SELECT f.*, l.* FROM looked l LEFT JOIN found f ON true ORDER BY f.seq"
+    )))
+    .bind(after)
+    .bind(after.saturating_add(scan))
+    .bind(limit)
+    .bind(principal)
+    .bind(whole)
+    .bind(prefixes)
+    .bind(filter.spaces.as_ref())
+    .bind(filter.channels.as_ref())
+    .bind(filter.resource_kinds.as_ref())
+    .persistent(false)
+    .fetch_all(connection)
+    .await?;
+    let Some(first) = rows.first() else { return Err(sqlx::Error::RowNotFound) };
+    let ends: (Option<i64>, Option<i64>, i64) = (first.try_get(22)?, first.try_get(23)?, first.try_get(24)?);
+    let looked = match ends {
+        (Some(first), Some(last), count) => Some((first, last, count)),
+        _ => None,
+    };
+    Ok(Seen { looked, events: decode_found(&rows)? })
+}
+
+/// The ends of the log, and what somebody may see of a resource's history.
+pub(crate) struct History {
+    pub(crate) head: i64,
+    pub(crate) min_retained: i64,
+    /// All events of the resource up to this number were looked at.
+    pub(crate) position: i64,
+    pub(crate) events: Vec<StoredEvent>,
+}
+
+/// Up to `limit` events of a resource that the principal may see, with numbers above `after`, of up to `reach` of it. One statement.
+pub(crate) async fn visible_history(
+    connection: &mut PgConnection,
+    principal: &str,
+    resource_kind: &str,
+    resource_id: &str,
+    after: i64,
+    limit: i64,
+    reach: i64,
+) -> Result<History, sqlx::Error> {
+    let rows = sqlx::query(AssertSqlSafe(format!(
+        "SELECT {COLUMNS}, h.head, h.min_retained, h.position
+         FROM seqline.visible_history($1, $2, $3, $4, $5, $6) h LEFT JOIN LATERAL unnest(h.events) e ON true ORDER BY e.seq"
+    )))
+    .bind(principal)
+    .bind(resource_kind)
+    .bind(resource_id)
+    .bind(after)
+    .bind(limit)
+    .bind(reach)
+    .fetch_all(connection)
+    .await?;
+    let Some(first) = rows.first() else { return Err(sqlx::Error::RowNotFound) };
+    Ok(History {
+        head: first.try_get(22)?,
+        min_retained: first.try_get(23)?,
+        position: first.try_get(24)?,
+        events: decode_found(&rows)?,
+    })
+}
+
+/// The event with this number, if it is this one and the principal may see it.
+pub(crate) async fn visible_event(
+    connection: &mut PgConnection,
+    principal: &str,
+    seq: i64,
+    id: Uuid,
+) -> Result<Option<StoredEvent>, sqlx::Error> {
+    let row = sqlx::query(AssertSqlSafe(format!(
+        "SELECT {COLUMNS} FROM seqline.event_log e
+         CROSS JOIN LATERAL seqline.visible_to($1, e.audience_principal_id, e.receive_action, e.space_id, e.channel_id, e.thread_id)
+         WHERE e.seq = $2 AND e.id = $3"
+    )))
+    .bind(principal)
+    .bind(seq)
+    .bind(id)
+    .persistent(false)
+    .fetch_optional(connection)
+    .await?;
+    row.map(|row| decode(&row)).transpose()
+}
+
+/// The events of rows of which one is there without an event when there are none.
+fn decode_found(rows: &[PgRow]) -> Result<Vec<StoredEvent>, sqlx::Error> {
+    let is_event = |row: &PgRow| row.try_get::<Option<i64>, _>(0).map(|seq| seq.is_some());
+    match rows.first().map(is_event).transpose()? {
+        Some(true) => rows.iter().map(decode).collect(),
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// The events with these numbers, in order.

@@ -1,6 +1,9 @@
 //! Principals, tokens and grants: who may see which events, and how everybody learns that this has changed.
 
 mod changes;
+mod pages;
+mod random;
+mod scale;
 mod tokens;
 mod version;
 mod visibility;
