@@ -9,8 +9,8 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
+use seqline::access::{Access, Token};
 
-use super::access::{Access, Token};
 use super::{Api, Code, Door, Problem};
 
 /// What somebody showed to say who they are.

@@ -10,7 +10,6 @@
 //! what requests are answered with, `auth` who asks, `body` what they say; `routes` has a file for each resource, and `openapi` makes
 //! the document of all of them.
 
-mod access;
 mod auth;
 mod body;
 mod openapi;

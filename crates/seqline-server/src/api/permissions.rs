@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use seqline::DatabaseError;
+use seqline::access::{self, Access};
 use sqlx::PgPool;
 
 use super::Credential;
-use super::access::{self, Access};
 
 /// Finds it out, each time anew.
 #[derive(Debug, Clone)]

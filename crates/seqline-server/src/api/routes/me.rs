@@ -33,7 +33,9 @@ pub(super) struct Me {
 )]
 pub(super) async fn show(caller: Caller) -> Result<Json<Me>, Problem> {
     let access = &caller.access;
-    let rights = [(access.rights.append, "append"), (access.rights.operate, "operate")];
-    let rights = rights.into_iter().filter_map(|(has, right)| has.then_some(right)).collect();
-    Ok(Json(Me { principal: access.principal.clone(), kind: access.kind.as_str(), rights }))
+    Ok(Json(Me {
+        principal: access.principal.clone(),
+        kind: access.kind.as_str(),
+        rights: access.rights.names(),
+    }))
 }
