@@ -1,6 +1,7 @@
 //! What can be typed.
 
 mod consumers;
+mod redact;
 mod restore;
 mod settings;
 
@@ -17,6 +18,7 @@ pub use consumers::{
     Confirm, ConfirmWithReason, ConsumerChange, ConsumersAction, ConsumersArgs, LanesArgs, ParkedAction,
     ParkedArgs, ReplayArgs, RewindArgs, SkipArgs,
 };
+pub use redact::{RedactArgs, RedactWhat};
 pub use restore::{DoctorArgs, FinalizeArgs, RestoreAction, RestoreArgs};
 pub use settings::{SettingsAction, SettingsArgs};
 
@@ -65,6 +67,8 @@ pub enum Command {
     Parked(ParkedArgs),
     /// Show the server's own jobs, try one again, discard one
     Jobs(JobsArgs),
+    /// Take out of the log what an event says, or all about a resource
+    Redact(RedactArgs),
     /// After a restore: start a new epoch, and say where consumers go on
     Restore(RestoreArgs),
     /// Look for what is wrong or about to be, and say what to do

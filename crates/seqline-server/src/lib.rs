@@ -175,6 +175,7 @@ async fn run(cli: Cli, server: Option<&Server>) -> Result<(), Failure> {
         Command::Consumers(args) => commands::consumers::run(&database, args).await,
         Command::Parked(args) => commands::parked::run(&database, args).await,
         Command::Jobs(args) => commands::jobs::run(&database, args).await,
+        Command::Redact(args) => commands::redact::run(&database, args).await,
         Command::Restore(args) => commands::restore::run(&database, args).await,
         Command::Doctor(args) => commands::doctor::run(&database, args).await,
         Command::Config(args) => commands::config::run(&args),

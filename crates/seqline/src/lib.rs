@@ -30,6 +30,7 @@
 //! | [`commit`](mod@commit) | the end of a transaction, where its events are numbered and made durable |
 //! | [`read`] | pages of the log, its two ends, and what somebody may see of them |
 //! | [`access`] | principals, tokens and grants: who may do and see what |
+//! | [`redact`] | take out of the log what an event said |
 //! | [`envelope`] | the one JSON form in which an event leaves |
 //! | [`durable`] | how far the log may be handed out |
 //! | [`identity`] | whether this is the server and the history that the numbers belong to |
@@ -68,6 +69,7 @@ pub mod maintenance;
 pub mod migrate;
 pub mod pool;
 pub mod read;
+pub mod redact;
 pub mod sequencer;
 pub mod settings;
 pub mod status;

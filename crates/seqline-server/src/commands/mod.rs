@@ -10,6 +10,7 @@ pub(crate) mod jobs;
 pub(crate) mod migrate;
 pub(crate) mod parked;
 pub(crate) mod partitions;
+pub(crate) mod redact;
 pub(crate) mod restore;
 pub(crate) mod serve;
 pub(crate) mod settings;

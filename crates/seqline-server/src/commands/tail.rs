@@ -92,7 +92,7 @@ impl Printer {
                     "{}  {at}  {}  {resource}  {}",
                     event.seq,
                     event.event_type,
-                    event.payload.as_json()
+                    if event.redacted { "redacted" } else { event.payload.as_json() }
                 )?;
             }
         }

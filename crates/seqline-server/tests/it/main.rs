@@ -19,6 +19,7 @@ mod migrate;
 mod ops;
 mod parked;
 mod readme;
+mod redact;
 mod restore;
 mod sequencing;
 mod serve;

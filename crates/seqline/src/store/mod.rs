@@ -18,6 +18,7 @@ pub(crate) mod operate;
 pub(crate) mod parking;
 pub(crate) mod partitions;
 pub(crate) mod read;
+pub(crate) mod redact;
 pub(crate) mod river;
 pub(crate) mod schema;
 pub(crate) mod sequencer;

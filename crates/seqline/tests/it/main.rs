@@ -20,6 +20,7 @@ mod partitions;
 mod poll;
 mod privileges;
 mod readme;
+mod redaction;
 mod retention;
 mod scale;
 mod sequencing;
