@@ -6,10 +6,13 @@
 mod check;
 mod coverage;
 mod debian;
+mod dist;
 mod fetch;
 mod fuzz;
 mod launch;
 mod mutate;
+#[cfg(test)]
+mod packaging;
 mod pins;
 mod prerequisites;
 mod python;
@@ -128,6 +131,10 @@ enum Task {
         #[arg(value_name = "NAME")]
         names: Vec<String>,
     },
+    /// Make what is handed to somebody without a compiler: a folder and an archive with the command, manual pages, completions and checksums
+    ///
+    /// Writes to dist in the target folder, and says which libraries the binary needs.
+    Dist,
     /// Check format, lints, documentation, licences and dependencies, and the alert rules
     Check,
 }
@@ -185,6 +192,7 @@ fn dispatch(task: Task) -> Result<()> {
             coverage::coverage(&workspace, &coverage::Options { update, no_run }, &args)
         }
         Task::Mutate { names } => mutate::mutate(&workspace, &names),
+        Task::Dist => dist::dist(&workspace),
         Task::Check => check::check(&workspace),
     }
 }
