@@ -153,3 +153,12 @@ pub(crate) const API_REQUEST_ID_BYTES_MAX: usize = 128;
 
 /// When to come again if the server or its database cannot answer: about as long as a restart takes, and no burden meanwhile.
 pub(crate) const API_RETRY_AFTER: Duration = Duration::from_secs(2);
+
+/// Groups of appends that are under way at once: two of them commit, as many as the library lets into COMMIT, while another one is made ready.
+pub(crate) const API_APPEND_GROUPS_MAX: usize = 3;
+
+/// The longest `Idempotency-Key`: what the table has room for.
+pub(crate) const API_IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+
+/// Keys of requests that are forgotten in one statement: a moment's work.
+pub(crate) const API_KEYS_PRUNED_AT_ONCE: i64 = 1000;

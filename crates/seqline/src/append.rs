@@ -78,7 +78,11 @@ async fn append_all(tx: &mut PgTransaction<'_>, events: &[NewEvent]) -> Result<V
         let members: Vec<Members<'_>> =
             statement.iter().map(|event| Members::of(&event.0, current.as_deref())).collect();
         let json = serde_json::to_string(&members).map_err(|error| sqlx::Error::Encode(Box::new(error)))?;
-        ids.extend(store::append::append_batch(tx, &json).await?);
+        let appended = store::append::append_batch(tx, &json).await.map_err(|error| match error.into() {
+            AppendError::Invalid(error) => AppendError::Invalid(error.of_batch(ids.len())),
+            error => error,
+        });
+        ids.extend(appended?);
         rest = later;
     }
     Ok(ids)

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{Connection, PgConnection, PgPool, PgTransaction, Postgres};
 
 use crate::error::DatabaseError;
 use crate::{pool, store};
@@ -38,25 +38,54 @@ impl Stopwatch {
     }
 }
 
-/// A pooled connection for one piece of work. Unless [`Lease::done`] says that the work ended well, the connection is
-/// closed and not reused: it may be in the middle of an answer that never comes.
-pub(crate) struct Lease {
+/// A pooled connection for one piece of work, whose future may be dropped at any moment, as when it takes too long. Unless [`Lease::done`]
+/// says that the work came to its end, the connection is closed and not reused: it may be in the middle of an answer that never comes.
+///
+/// ```no_run
+/// # async fn example(pool: &sqlx::PgPool) -> Result<i64, seqline::DatabaseError> {
+/// let mut lease = seqline::pool::Lease::acquire(pool).await?;
+/// let head = lease.alone(async |connection| seqline::read::head(connection).await).await?;
+/// lease.done();
+/// # Ok(head)
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Lease {
     connection: Option<PoolConnection<Postgres>>,
     pooled: bool,
 }
 
 impl Lease {
-    pub(crate) async fn acquire(pool: &PgPool) -> Result<Self, DatabaseError> {
+    /// Takes one out of the pool.
+    ///
+    /// # Errors
+    ///
+    /// [`DatabaseError`] when none can be had.
+    pub async fn acquire(pool: &PgPool) -> Result<Self, DatabaseError> {
         Ok(Self { connection: Some(pool.acquire().await?), pooled: pool::is_pooled(pool) })
     }
 
-    pub(crate) fn connection(&mut self) -> &mut PgConnection {
+    /// The connection. Behind a pooler in transaction mode it leads to another session with each transaction.
+    pub fn connection(&mut self) -> &mut PgConnection {
         self.connection
             .as_mut()
             .unwrap_or_else(|| unreachable!("a lease holds its connection until it is done"))
     }
 
-    pub(crate) fn done(mut self) {
+    /// Begins a transaction, as [`begin`](crate::begin()) does. Not cancel safe by itself: when the future is dropped, drop the lease too.
+    ///
+    /// # Errors
+    ///
+    /// [`DatabaseError`] when the server refuses it.
+    pub async fn begin(&mut self) -> Result<PgTransaction<'_>, DatabaseError> {
+        Ok(match self.pooled {
+            true => self.connection().begin_with(store::connection::BEGIN_POOLED).await?,
+            false => self.connection().begin().await?,
+        })
+    }
+
+    /// The work is at its end, and nothing is left open on the connection: it goes back to its pool.
+    pub fn done(mut self) {
         self.connection.take();
     }
 
@@ -66,7 +95,11 @@ impl Lease {
     }
 
     /// Statements with arguments that need no transaction: behind a pooler they are in one of their own.
-    pub(crate) async fn alone<T, E: From<sqlx::Error>>(
+    ///
+    /// # Errors
+    ///
+    /// Those of the work, or that the transaction could not be begun or ended.
+    pub async fn alone<T, E: From<sqlx::Error>>(
         &mut self,
         work: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
     ) -> Result<T, E> {

@@ -414,11 +414,26 @@ pub struct InvalidEvent {
     rule: Rule,
     member: String,
     message: String,
+    position: Option<usize>,
 }
 
 impl InvalidEvent {
     pub(crate) fn new(rule: Rule, member: &str, message: String) -> Self {
-        Self { rule, member: member.to_owned(), message }
+        Self { rule, member: member.to_owned(), message, position: None }
+    }
+
+    /// What the database refused of a batch, whose message names the event by its place among those of its statement. Before that one there
+    /// were `earlier` events.
+    pub(crate) fn of_batch(mut self, earlier: usize) -> Self {
+        let named = self.message.strip_prefix("event ").and_then(|rest| rest.split_once(": "));
+        let named =
+            named.and_then(|(place, rest)| Some((place.parse::<usize>().ok()?.checked_sub(1)?, rest)));
+        if let Some((place, rest)) = named {
+            let position = earlier + place;
+            self.message = format!("event {}: {rest}", position + 1);
+            self.position = Some(position);
+        }
+        self
     }
 
     /// The broken rule.
@@ -431,6 +446,26 @@ impl InvalidEvent {
     #[must_use]
     pub fn member(&self) -> &str {
         &self.member
+    }
+
+    /// Which of the events that were appended together it is, from 0, where the database named one.
+    #[must_use]
+    pub fn position(&self) -> Option<usize> {
+        self.position
+    }
+
+    /// The place of what is wrong in the event, as a JSON pointer: `/type`, or `/payload/customer/name` for a null there, whose path is cut
+    /// off as it is in the message.
+    #[must_use]
+    pub fn pointer(&self) -> String {
+        let of_null = || {
+            let (_, path) = self.message.split_once("payload member ")?;
+            path.strip_suffix(" is null")
+        };
+        match self.rule {
+            Rule::PayloadNull => format!("/payload{}", of_null().unwrap_or_default()),
+            _ => format!("/{}", self.member),
+        }
     }
 }
 

@@ -19,6 +19,8 @@ use crate::error::DatabaseError;
 use crate::limits::{NETWORK_MARGIN, READ_ONLY_CHECK_AFTER};
 use crate::store;
 
+pub use crate::deadline::Lease;
+
 /// Lets a pool hand out no connection to a server that takes no writes, such as a standby: one that was not used for
 /// [`READ_ONLY_CHECK_AFTER`] is asked first, and closed if so. For programs that write; what reads from a standby needs a pool of its own.
 ///

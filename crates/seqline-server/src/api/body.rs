@@ -80,12 +80,33 @@ pub(crate) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem>
 }
 
 fn refusal(pointer: String, error: &serde_json::Error) -> Problem {
-    let message = error.to_string();
+    let (line, column) = (error.line(), error.column());
     if error.is_data() {
+        let message = without_value(&error.to_string());
         return Problem::new(Code::ValidationFailed, "a member of the body is not as expected")
             .at(pointer, message);
     }
-    Problem::malformed("the body is not JSON").at(pointer, message)
+    let message = if error.is_eof() { "ends too early" } else { "is not valid JSON" };
+    Problem::malformed("the body is not JSON")
+        .at(pointer, format!("{message} (line {line}, column {column})"))
+}
+
+/// What was expected, and not what was there instead.
+fn without_value(message: &str) -> String {
+    // The place is said better.
+    let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
+    if message.starts_with("unknown field") {
+        return "unknown member".to_owned();
+    }
+    let was_typed = ["invalid type: ", "invalid value: ", "invalid length ", "unknown variant "];
+    match message.rsplit_once(", expected ") {
+        Some((_, expected)) if was_typed.iter().any(|start| message.starts_with(start)) => {
+            format!("expected {expected}")
+        }
+        _ => message
+            .replace("missing field", "missing member")
+            .replace("duplicate field", "member given twice:"),
+    }
 }
 
 /// A path as a JSON pointer.
@@ -151,6 +172,21 @@ mod tests {
             );
         }
         assert!(from_json::<Outer>(br#"{"list":[{"a/b":1}]} "#).is_ok());
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_expected_and_not_what_was_sent() {
+        for (message, said) in [
+            ("invalid type: string \"secret, expected\", expected u8 at line 1 column 5", "expected u8"),
+            ("invalid value: integer `300`, expected u8 at line 1 column 5", "expected u8"),
+            ("unknown variant `secret`, expected `a` or `b`", "expected `a` or `b`"),
+            ("unknown field `secret`, expected `a`", "unknown member"),
+            ("missing field `a`", "missing member `a`"),
+            ("duplicate field `a`", "member given twice: `a`"),
+            ("expected a UUID", "expected a UUID"),
+        ] {
+            assert_eq!(without_value(message), said);
+        }
     }
 
     #[test]

@@ -7,11 +7,14 @@
 //! because the database is away or nobody has said which history it has, every request is told so and when to come again.
 //!
 //! In reading order: `position` is how a number leaves the server, `problem` how a refusal does; `server` has the connections, `state`
-//! what requests are answered with, `auth` who asks, `body` what they say; `routes` has a file for each resource, and `openapi` makes
+//! what requests are answered with, `auth` who asks, `body` what they say, `database` where requests ask; `append` lets
+//! requests share transactions; `routes` has a file for each resource, and `openapi` makes
 //! the document of all of them.
 
+mod append;
 mod auth;
 mod body;
+mod database;
 mod openapi;
 mod permissions;
 mod position;
@@ -20,8 +23,10 @@ mod routes;
 mod server;
 mod state;
 
+pub(crate) use self::append::prune;
 pub(crate) use self::auth::{Caller, Credential};
 pub(crate) use self::body::{JsonBody, Params};
+pub(crate) use self::database::Database;
 pub(crate) use self::position::Position;
 pub(crate) use self::problem::{Code, Problem};
 pub(crate) use self::server::ApiServer;

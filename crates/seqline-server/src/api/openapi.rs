@@ -1,6 +1,7 @@
 //! The OpenAPI document: made from the code that answers, and completed here with what all answers have in common.
 
-use utoipa::openapi::path::{Operation, PathItem};
+use utoipa::openapi::path::{Operation, Parameter, PathItem};
+use utoipa::openapi::schema::{Schema, SchemaType, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, Ref, RefOr, ResponseBuilder};
 use utoipa::{Modify, OpenApi as _};
@@ -60,12 +61,29 @@ pub(super) fn complete(mut openapi: OpenApi) -> OpenApi {
             if has_parameters {
                 statuses.push("404");
             }
+            for parameter in operation.parameters.iter_mut().flatten() {
+                if let RefOr::T(parameter) = parameter {
+                    forbid_null(parameter);
+                }
+            }
             for status in statuses {
                 operation.responses.responses.entry(status.to_owned()).or_insert_with(|| refusal(status));
             }
         }
     }
     openapi
+}
+
+/// A parameter is there or not: a text has no null.
+fn forbid_null(parameter: &mut Parameter) {
+    if let Some(RefOr::T(Schema::Object(schema))) = &mut parameter.schema
+        && let SchemaType::Array(types) = &mut schema.schema_type
+    {
+        types.retain(|of| *of != Type::Null);
+        if let [only] = types.as_slice() {
+            schema.schema_type = SchemaType::Type(only.clone());
+        }
+    }
 }
 
 fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {

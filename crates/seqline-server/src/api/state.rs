@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use seqline::{Clock, DurableHead};
+use seqline::{Clock, DatabaseError, DurableHead, read};
 use sqlx::PgPool;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -13,6 +13,8 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
+use super::append::Appender;
+use super::database::Database;
 use super::permissions::Permissions;
 use super::{Code, Position, Problem};
 use crate::config::Config;
@@ -32,6 +34,10 @@ pub(crate) struct Answering {
     pub(crate) epoch: Uuid,
     pub(crate) health: Health,
     pub(crate) permissions: Permissions,
+    /// The same pool, for work that has a bound.
+    pub(crate) database: Database,
+    /// What appends.
+    pub(crate) appender: Appender,
     /// Up to where events may be handed out.
     pub(crate) durable: Arc<DurableHead>,
     /// Cancelled when the epoch or the process ends: whoever waits or streams ends by it.
@@ -50,8 +56,11 @@ impl Deref for Api {
 
 impl Api {
     pub(crate) fn new(pool: PgPool, config: &Config, clock: &Clock, epoch: Uuid, health: &Health) -> Self {
+        let database = Database::new(pool.clone(), clock.clone(), config.database.statement_timeout);
         Self(Arc::new(Answering {
             permissions: Permissions::new(pool.clone()),
+            appender: Appender::start(database.clone(), &config.api),
+            database,
             pool,
             config: Arc::new(config.clone()),
             clock: clock.clone(),
@@ -61,6 +70,23 @@ impl Api {
             stop: CancellationToken::new(),
             requests: TaskTracker::new(),
         }))
+    }
+
+    /// The number before the oldest event, and that of the newest one that may be told of: a crash cannot take it back.
+    pub(crate) async fn ends(&self) -> Result<(i64, i64), DatabaseError> {
+        let mut lease = self.database.lease().await?;
+        let ends = self.database.in_time(async {
+            let ends = lease.alone(async |connection| {
+                let head = read::head(connection).await?;
+                Ok::<_, DatabaseError>((read::min_retained(connection).await? - 1, head))
+            });
+            let (oldest, head) = ends.await?;
+            self.durable.wait_for(lease.connection(), head).await?;
+            Ok::<_, DatabaseError>((oldest, head))
+        });
+        let ends = ends.await?;
+        lease.done();
+        Ok(ends)
     }
 
     /// A number as it leaves the server.

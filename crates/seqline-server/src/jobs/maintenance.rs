@@ -1,4 +1,6 @@
-//! The job that keeps the partitions of the log.
+//! The job that keeps the partitions of the log, and forgets keys of requests that are too old.
+
+use std::time::Duration;
 
 use riverqueue::{BoxError, Error, JobArgs, WorkCancelled, WorkContext};
 use seqline::Clock;
@@ -7,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 
 use super::registry::{JobOptions, MAINTENANCE_QUEUE, Registry};
+use crate::api::{self, Database};
 use crate::config::Config;
 use crate::limits::MAINTENANCE_ATTEMPTS;
 
@@ -24,10 +27,19 @@ pub(super) fn register(registry: &mut Registry, pool: &PgPool, config: &Config) 
         run_on_start: true,
     };
     let maintenance = Maintenance::new(pool.clone(), config.maintenance(), Clock::system());
-    registry.add(options, move |context, _: PartitionMaintenance| run(maintenance.clone(), context))
+    let database = Database::new(pool.clone(), Clock::system(), config.database.statement_timeout);
+    let retention = config.api.idempotency_retention;
+    registry.add(options, move |context, _: PartitionMaintenance| {
+        run(maintenance.clone(), database.clone(), retention, context)
+    })
 }
 
-async fn run(maintenance: Maintenance, context: WorkContext) -> Result<(), BoxError> {
+async fn run(
+    maintenance: Maintenance,
+    database: Database,
+    retention: Duration,
+    context: WorkContext,
+) -> Result<(), BoxError> {
     let stop = context.cancellation_token();
     // As text: the error itself can lead to one of the driver, which shows more.
     let report = maintenance.run_until(stop).await.map_err(|error| error.to_string())?;
@@ -39,6 +51,10 @@ async fn run(maintenance: Maintenance, context: WorkContext) -> Result<(), BoxEr
         postponed = report.postponed,
         "partition maintenance done"
     );
+    let keys = api::prune(&database, retention, stop).await.map_err(|error| error.to_string())?;
+    if keys > 0 {
+        tracing::info!(keys, "idempotency keys forgotten");
+    }
     // Cut short it is not finished, and goes to the next worker as it is. What others were in the way of can wait.
     if report.postponed && stop.is_cancelled() { Err(WorkCancelled.into()) } else { Ok(()) }
 }

@@ -3,6 +3,7 @@
 pub(crate) mod doctor;
 pub(crate) mod embedded;
 pub(crate) mod horizon;
+pub(crate) mod idempotency;
 pub(crate) mod import;
 pub(crate) mod jobs;
 pub(crate) mod metrics;

@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 26] = [
+pub(crate) const MIGRATIONS: [Migration; 27] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -58,6 +58,11 @@ pub(crate) const MIGRATIONS: [Migration; 26] = [
     Migration { version: 24, name: "epoch", sql: include_str!("../../migrations/0024_epoch.sql") },
     Migration { version: 25, name: "principals", sql: include_str!("../../migrations/0025_principals.sql") },
     Migration { version: 26, name: "redaction", sql: include_str!("../../migrations/0026_redaction.sql") },
+    Migration {
+        version: 27,
+        name: "idempotency",
+        sql: include_str!("../../migrations/0027_idempotency.sql"),
+    },
 ];
 
 impl Migration {

@@ -1,7 +1,6 @@
 //! The log: where it begins and ends.
 
 use axum::Json;
-use seqline::read;
 use serde::Serialize;
 use utoipa::ToSchema;
 use uuid::Uuid;
@@ -33,11 +32,7 @@ pub(super) struct Log {
     responses((status = 200, description = "The two ends of the log.", body = Log))
 )]
 pub(super) async fn show(api: Api, _: Caller) -> Result<Json<Log>, Problem> {
-    let mut connection = api.pool.acquire().await?;
-    let head = read::head(&mut connection).await?;
-    let oldest = read::min_retained(&mut connection).await? - 1;
-    // Nobody is told of an event that a crash could take back.
-    api.durable.wait_for(&mut connection, head).await?;
+    let (oldest, head) = api.ends().await?;
     let [oldest, head] = [oldest, head].map(|seq| api.position(seq).to_string());
     Ok(Json(Log { epoch: api.epoch, oldest, head }))
 }

@@ -1,5 +1,6 @@
 //! What can be asked: a file for each resource.
 
+mod append;
 mod document;
 mod log;
 mod me;
@@ -16,6 +17,8 @@ use super::{Door, openapi};
 /// All of it, and the document that says so.
 pub(super) fn all() -> (Router<Door>, OpenApi) {
     let (router, openapi) = OpenApiRouter::with_openapi(openapi::base())
+        .routes(routes!(append::one))
+        .routes(routes!(append::batch))
         .routes(routes!(log::show))
         .routes(routes!(me::show))
         .routes(routes!(document::show))

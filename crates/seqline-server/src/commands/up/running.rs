@@ -10,6 +10,7 @@ use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::{self, Database};
 use crate::config::Config;
 use crate::failure::Failure;
 use crate::lifecycle::{Lifecycle, Phase, UnexpectedEnd};
@@ -76,37 +77,51 @@ fn start(pool: &PgPool, config: &Config, clock: &Clock) -> Lifecycle {
         sequencer.run(stop).await;
         Ok(())
     });
-    let maintenance = Maintenance::new(pool.clone(), config.maintenance(), clock.clone());
-    let (interval, clock) = (config.sync.partition_maintenance_interval, clock.clone());
-    parts.start("maintenance", Phase::Jobs, move |stop| maintain(maintenance, interval, clock, stop));
+    let maintaining = Maintaining {
+        maintenance: Maintenance::new(pool.clone(), config.maintenance(), clock.clone()),
+        database: Database::new(pool.clone(), clock.clone(), config.database.statement_timeout),
+        keys_retention: config.api.idempotency_retention,
+        interval: config.sync.partition_maintenance_interval,
+    };
+    let clock = clock.clone();
+    parts.start("maintenance", Phase::Jobs, move |stop| maintaining.run(clock, stop));
     parts
 }
 
-/// Maintains partitions every `interval` until `stop` is cancelled. A run that is dropped in between is finished by the next.
-async fn maintain(
+/// What a worker does in a job.
+struct Maintaining {
     maintenance: Maintenance,
+    database: Database,
+    keys_retention: Duration,
     interval: Duration,
-    clock: Clock,
-    stop: CancellationToken,
-) -> Result<(), String> {
-    loop {
-        let run = tokio::select! {
-            run = maintenance.run() => run,
-            () = stop.cancelled() => return Ok(()),
-        };
-        match run {
-            Ok(report) => tracing::info!(
-                created = report.created,
-                closed = report.closed,
-                dropped = report.dropped,
-                held = report.held.is_some(),
-                "partition maintenance done"
-            ),
-            Err(error) => tracing::error!(error = %error, "partition maintenance failed"),
-        }
-        tokio::select! {
-            () = clock.sleep(interval) => {}
-            () = stop.cancelled() => return Ok(()),
+}
+
+impl Maintaining {
+    /// Maintains partitions, and forgets keys of requests that are too old, every interval until `stop` is cancelled. A run that is dropped in
+    /// between is finished by the next.
+    async fn run(self, clock: Clock, stop: CancellationToken) -> Result<(), String> {
+        loop {
+            let run = tokio::select! {
+                run = self.maintenance.run() => run,
+                () = stop.cancelled() => return Ok(()),
+            };
+            match run {
+                Ok(report) => tracing::info!(
+                    created = report.created,
+                    closed = report.closed,
+                    dropped = report.dropped,
+                    held = report.held.is_some(),
+                    "partition maintenance done"
+                ),
+                Err(error) => tracing::error!(error = %error, "partition maintenance failed"),
+            }
+            if let Err(error) = api::prune(&self.database, self.keys_retention, &stop).await {
+                tracing::error!(error = %error, "idempotency keys were not forgotten");
+            }
+            tokio::select! {
+                () = clock.sleep(self.interval) => {}
+                () = stop.cancelled() => return Ok(()),
+            }
         }
     }
 }
