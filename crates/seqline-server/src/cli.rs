@@ -1,5 +1,6 @@
 //! What can be typed.
 
+mod access;
 mod consumers;
 mod redact;
 mod restore;
@@ -14,6 +15,10 @@ use riverqueue::JobState;
 
 use crate::limits::JOBS_LIST_MAX;
 
+pub use access::{
+    GrantArgs, GrantsAction, GrantsArgs, NewPrincipalArgs, PrincipalChange, PrincipalsAction, PrincipalsArgs,
+    RightsArgs, TokensAction, TokensArgs,
+};
 pub use consumers::{
     Confirm, ConfirmWithReason, ConsumerChange, ConsumersAction, ConsumersArgs, LanesArgs, ParkedAction,
     ParkedArgs, ReplayArgs, RewindArgs, SkipArgs,
@@ -69,6 +74,12 @@ pub enum Command {
     Jobs(JobsArgs),
     /// Take out of the log what an event says, or all about a resource
     Redact(RedactArgs),
+    /// Show users, agents and apps, create one, change what it may do
+    Principals(PrincipalsArgs),
+    /// Make tokens with which principals use the API, show them, end them
+    Tokens(TokensArgs),
+    /// Say which events a principal receives
+    Grants(GrantsArgs),
     /// After a restore: start a new epoch, and say where consumers go on
     Restore(RestoreArgs),
     /// Look for what is wrong or about to be, and say what to do

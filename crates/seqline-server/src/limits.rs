@@ -76,6 +76,12 @@ pub(crate) const LANES_WAIT_MAX: Duration = Duration::from_secs(5 * 60);
 /// Most parked events in one list.
 pub(crate) const PARKED_LIST_MAX: u32 = 1000;
 
+/// Most principals, tokens or grants in one list. Further ones are behind the last.
+pub(crate) const ACCESS_LIST_MAX: u32 = 1000;
+
+/// Tokens and grants that are shown with a principal.
+pub(crate) const ACCESS_SHOWN_MAX: u32 = 20;
+
 /// How much of a text of the audit log is in one line: what fits beside the rest on a wide terminal.
 pub(crate) const AUDIT_CELL_CHARS_MAX: usize = 60;
 

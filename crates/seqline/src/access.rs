@@ -29,7 +29,9 @@ pub use change::{
     ChangeError, Deletion, NewPrincipal, NewToken, create_principal, create_token, delete_principal,
     disable_principal, enable_principal, grant, revoke_token, set_rights, ungrant,
 };
-pub use list::{GrantRow, Principal, TokenRow, list_grants, list_principals, list_tokens, principal};
+pub use list::{
+    GrantRow, Principal, TokenRow, list_grants, list_principals, list_tokens, principal, token_by_id,
+};
 pub use token::Token;
 pub use visibility::{Grant, Viewer};
 

@@ -1,5 +1,6 @@
 //! One module for each command.
 
+pub(crate) mod access;
 pub(crate) mod append;
 pub(crate) mod config;
 pub(crate) mod consumers;

@@ -3,6 +3,7 @@
 mod support;
 mod worker;
 
+mod access;
 mod api;
 mod append;
 mod config;

@@ -81,7 +81,16 @@ pub async fn list_tokens(
     after: Option<Uuid>,
     limit: u32,
 ) -> Result<Vec<TokenRow>, DatabaseError> {
-    Ok(store::access::tokens(connection, principal, after, page(limit)).await?)
+    Ok(store::access::tokens(connection, principal, None, after, page(limit)).await?)
+}
+
+/// One token.
+///
+/// # Errors
+///
+/// [`DatabaseError`] when the database cannot be asked.
+pub async fn token_by_id(connection: &mut PgConnection, id: Uuid) -> Result<Option<TokenRow>, DatabaseError> {
+    Ok(store::access::tokens(connection, None, Some(id), None, 1).await?.pop())
 }
 
 /// Grants of a principal or of all, in the order in which they were made, those behind `after`, at most `limit` (and

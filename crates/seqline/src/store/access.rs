@@ -251,9 +251,11 @@ pub(crate) async fn principals(
         .collect()
 }
 
+/// Tokens behind an id, or the one of an id.
 pub(crate) async fn tokens(
     connection: &mut PgConnection,
     principal: Option<&str>,
+    id: Option<Uuid>,
     after: Option<Uuid>,
     limit: i64,
 ) -> Result<Vec<TokenRow>, sqlx::Error> {
@@ -261,9 +263,11 @@ pub(crate) async fn tokens(
         "SELECT t.id, t.principal_id, t.hint, t.label, t.created_at, t.expires_at, t.revoked_at,
                 coalesce(t.expires_at <= clock_timestamp(), false)
          FROM seqline.api_tokens t
-         WHERE ($1::text IS NULL OR t.principal_id = $1) AND ($2::uuid IS NULL OR t.id > $2) ORDER BY t.id LIMIT $3",
+         WHERE ($1::text IS NULL OR t.principal_id = $1) AND ($2::uuid IS NULL OR t.id = $2) AND ($3::uuid IS NULL OR t.id > $3)
+         ORDER BY t.id LIMIT $4",
     )
     .bind(principal)
+    .bind(id)
     .bind(after)
     .bind(limit)
     .persistent(false)

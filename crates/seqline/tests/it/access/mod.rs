@@ -1,6 +1,7 @@
 //! Principals, tokens and grants: who may see which events, and how everybody learns that this has changed.
 
 mod changes;
+mod guide;
 mod pages;
 mod random;
 mod scale;
