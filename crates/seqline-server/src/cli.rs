@@ -1,7 +1,9 @@
 //! What can be typed.
 
 mod access;
+mod audit;
 mod consumers;
+mod jobs;
 mod redact;
 mod restore;
 mod settings;
@@ -9,20 +11,18 @@ mod settings;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use riverqueue::JobState;
-
-use crate::limits::JOBS_LIST_MAX;
 
 pub use access::{
     GrantArgs, GrantsAction, GrantsArgs, NewPrincipalArgs, PrincipalChange, PrincipalsAction, PrincipalsArgs,
     RightsArgs, TokensAction, TokensArgs,
 };
+pub use audit::AuditArgs;
 pub use consumers::{
     Confirm, ConfirmWithReason, ConsumerChange, ConsumersAction, ConsumersArgs, LanesArgs, ParkedAction,
     ParkedArgs, ReplayArgs, RewindArgs, SkipArgs,
 };
+pub use jobs::{JobChange, JobsAction, JobsArgs, JobsListArgs};
 pub use redact::{RedactArgs, RedactWhat};
 pub use restore::{DoctorArgs, FinalizeArgs, RestoreAction, RestoreArgs};
 pub use settings::{SettingsAction, SettingsArgs};
@@ -80,6 +80,8 @@ pub enum Command {
     Tokens(TokensArgs),
     /// Say which events a principal receives
     Grants(GrantsArgs),
+    /// Show who did what, and why
+    Audit(AuditArgs),
     /// After a restore: start a new epoch, and say where consumers go on
     Restore(RestoreArgs),
     /// Look for what is wrong or about to be, and say what to do
@@ -296,67 +298,6 @@ pub struct StatusArgs {
     /// The schema of the jobs.
     #[command(flatten)]
     pub config: ConfigArgs,
-}
-
-/// Options of `jobs`.
-#[derive(Debug, Args)]
-pub struct JobsArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub action: JobsAction,
-    /// Print JSON
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// The schema of the jobs.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-}
-
-/// What `jobs` does.
-#[derive(Debug, Subcommand)]
-pub enum JobsAction {
-    /// List jobs, the newest first
-    List(JobsListArgs),
-    /// Show a job with the error of each of its attempts
-    Show {
-        /// Its number
-        #[arg(allow_negative_numbers = true)]
-        id: i64,
-    },
-    /// Make a job that does not run available now; one that has used up its attempts gets another
-    Retry {
-        /// Its number
-        #[arg(allow_negative_numbers = true)]
-        id: i64,
-    },
-    /// Discard a job that waits; it is kept to be looked at
-    Discard {
-        /// Its number
-        #[arg(allow_negative_numbers = true)]
-        id: i64,
-    },
-}
-
-/// Which jobs to list.
-#[derive(Debug, Args)]
-pub struct JobsListArgs {
-    /// Only those in this state
-    #[arg(long, value_parser = job_state())]
-    pub state: Option<JobState>,
-    /// Only those of this kind
-    #[arg(long)]
-    pub kind: Option<String>,
-    /// Only those of this queue
-    #[arg(long)]
-    pub queue: Option<String>,
-    /// How many at most, up to 1000
-    #[arg(long, default_value_t = 50, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(JOBS_LIST_MAX)))]
-    pub limit: u32,
-}
-
-fn job_state() -> impl TypedValueParser<Value = JobState> {
-    PossibleValuesParser::new(JobState::ALL.iter().map(|state| state.as_str()))
-        .try_map(|text| JobState::try_from(text.as_str()))
 }
 
 /// Options of `partitions`.

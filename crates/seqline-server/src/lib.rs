@@ -22,7 +22,7 @@ pub mod jobs;
 pub mod metrics;
 
 mod address;
-#[expect(dead_code, unused_imports, reason = "for routes that come one after the other")]
+#[expect(dead_code, reason = "for routes that come one after the other")]
 mod api;
 mod commands;
 mod connect;
@@ -30,6 +30,7 @@ mod fanout;
 mod lifecycle;
 mod limits;
 mod log_format;
+mod operate;
 mod ops;
 mod output;
 mod recorder;
@@ -179,6 +180,7 @@ async fn run(cli: Cli, server: Option<&Server>) -> Result<(), Failure> {
         Command::Principals(args) => commands::access::principals::run(&database, args).await,
         Command::Tokens(args) => commands::access::tokens::run(&database, args).await,
         Command::Grants(args) => commands::access::grants::run(&database, args).await,
+        Command::Audit(args) => commands::audit::run(&database, args).await,
         Command::Restore(args) => commands::restore::run(&database, args).await,
         Command::Doctor(args) => commands::doctor::run(&database, args).await,
         Command::Config(args) => commands::config::run(&args),

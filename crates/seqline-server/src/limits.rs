@@ -81,6 +81,8 @@ pub(crate) const ACCESS_LIST_MAX: u32 = 1000;
 
 /// Tokens and grants that are shown with a principal.
 pub(crate) const ACCESS_SHOWN_MAX: u32 = 20;
+/// Most rows of the audit log in one list.
+pub(crate) const AUDIT_LIST_MAX: u32 = 1000;
 
 /// How much of a text of the audit log is in one line: what fits beside the rest on a wide terminal.
 pub(crate) const AUDIT_CELL_CHARS_MAX: usize = 60;
@@ -168,3 +170,17 @@ pub(crate) const API_IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
 /// Keys of requests that are forgotten in one statement: a moment's work.
 pub(crate) const API_KEYS_PRUNED_AT_ONCE: i64 = 1000;
+/// How many requests of operators are in the database at the same time: people ask few, and everybody else needs connections too.
+pub(crate) const API_OPERATORS_MAX: usize = 3;
+
+/// How long one more of them waits: about as long as one takes that waits for a round.
+pub(crate) const API_OPERATORS_WAIT: Duration = ROUND_WAIT_MAX;
+
+/// How long lanes wait for each other at most when that is asked for over HTTP, and when nothing is said: the request stays open for so long.
+pub(crate) const API_LANES_WAIT: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
+
+/// Most partitions in one list.
+pub(crate) const PARTITIONS_LIST_MAX: u32 = 1000;
+
+/// Most consumers in one list.
+pub(crate) const CONSUMERS_LIST_MAX: u32 = 1000;

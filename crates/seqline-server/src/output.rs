@@ -61,6 +61,11 @@ pub(crate) fn seconds(at: OffsetDateTime) -> String {
     rfc3339(at.replace_nanosecond(0).unwrap_or(at))
 }
 
+/// Clocks of two machines differ, so what is just over can seem to come.
+pub(crate) fn age_seconds(at: OffsetDateTime, now: OffsetDateTime) -> i64 {
+    (now - at).whole_seconds().max(0)
+}
+
 /// A text that anybody has written: on one line, of at most so many characters.
 pub(crate) fn shortened(text: &str, characters: usize) -> String {
     let line: String = text.replace(char::is_control, " ");

@@ -36,6 +36,7 @@
 //! | [`identity`] | whether this is the server and the history that the numbers belong to |
 //! | [`tail`] | follow the log and hand it to sinks |
 //! | [`consumer`] | handle every event exactly once, in your database |
+//! | [`audit`] | who did what to it, and why |
 //! | [`job`] | hand work to a job queue, in the same transaction |
 //! | [`maintenance`] | partitions and retention |
 //! | [`sequencer`] | numbering after commit |
@@ -59,6 +60,7 @@ pub mod payload;
 
 pub mod access;
 pub mod append;
+pub mod audit;
 pub mod commit;
 pub mod consumer;
 pub mod durable;

@@ -16,6 +16,7 @@ mod auth;
 mod body;
 mod database;
 mod openapi;
+mod operate;
 mod permissions;
 mod position;
 mod problem;

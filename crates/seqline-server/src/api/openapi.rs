@@ -12,6 +12,9 @@ use super::problem::{Document, Fault};
 /// The name by which operations say that a token is needed.
 pub(super) const TOKEN: &str = "token";
 
+/// The tag of what operators may do.
+pub(super) const OPERATORS: &str = "operators";
+
 /// What is not about a single resource.
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -66,6 +69,10 @@ pub(super) fn complete(mut openapi: OpenApi) -> OpenApi {
                     forbid_null(parameter);
                 }
             }
+            // What operators ask can be more than how things are allows, and is checked more closely than by its form.
+            if operation.tags.as_ref().is_some_and(|tags| tags.iter().any(|tag| tag == OPERATORS)) {
+                statuses.extend(["409", "422"]);
+            }
             for status in statuses {
                 operation.responses.responses.entry(status.to_owned()).or_insert_with(|| refusal(status));
             }
@@ -98,6 +105,7 @@ fn refusal(status: &str) -> RefOr<utoipa::openapi::Response> {
         "403" => "A right is missing.",
         "404" => "There is nothing here that who asks may see.",
         "408" => "The body did not come in time.",
+        "409" => "What is there does not allow it now.",
         "413" => "The body is too large.",
         "415" => "The body is no JSON.",
         "422" => "The request breaks a rule.",

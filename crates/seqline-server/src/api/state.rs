@@ -7,7 +7,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use seqline::{Clock, DatabaseError, DurableHead, read};
 use sqlx::PgPool;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -18,7 +18,7 @@ use super::database::Database;
 use super::permissions::Permissions;
 use super::{Code, Position, Problem};
 use crate::config::Config;
-use crate::limits::API_RETRY_AFTER;
+use crate::limits::{API_OPERATORS_MAX, API_RETRY_AFTER};
 use crate::ops::Health;
 
 /// What answers in one epoch. Cheap to clone.
@@ -40,6 +40,8 @@ pub(crate) struct Answering {
     pub(crate) appender: Appender,
     /// Up to where events may be handed out.
     pub(crate) durable: Arc<DurableHead>,
+    /// Places for requests of operators.
+    pub(crate) operators: Arc<Semaphore>,
     /// Cancelled when the epoch or the process ends: whoever waits or streams ends by it.
     pub(crate) stop: CancellationToken,
     /// The requests that are being answered.
@@ -67,6 +69,7 @@ impl Api {
             epoch,
             health: health.clone(),
             durable: Arc::default(),
+            operators: Arc::new(Semaphore::new(API_OPERATORS_MAX)),
             stop: CancellationToken::new(),
             requests: TaskTracker::new(),
         }))

@@ -2,6 +2,7 @@
 
 pub(crate) mod access;
 pub(crate) mod append;
+pub(crate) mod audit;
 pub(crate) mod config;
 pub(crate) mod consumers;
 pub(crate) mod doctor;

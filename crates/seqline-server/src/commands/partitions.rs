@@ -1,74 +1,27 @@
 //! `seqline partitions`
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use seqline::maintenance::{
-    HeldPartition, Holders, Maintenance, MaintenanceConfig, MaintenanceReport, partitions,
-};
-use seqline::{Clock, read};
-use serde::Serialize;
+use seqline::Clock;
+use seqline::maintenance::Maintenance;
 
-use super::status::retention::holdings;
 use crate::cli::{DatabaseArgs, PartitionsAction, PartitionsArgs};
 use crate::failure::Failure;
+use crate::operate::partitions::{self, Done};
 use crate::output::grouped;
 use crate::{connect, output};
-
-#[derive(Serialize)]
-struct Row {
-    name: String,
-    lower_bound: i64,
-    upper_bound: i64,
-    events: i64,
-    total_bytes: i64,
-    /// The first of them.
-    held_by: Vec<String>,
-    holders: usize,
-}
-
-#[derive(Serialize)]
-struct Done {
-    created: i32,
-    closed: bool,
-    dropped: i32,
-    postponed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held: Option<Held>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    lost: Vec<Held>,
-}
-
-#[derive(Serialize)]
-struct Held {
-    name: String,
-    beyond_retention_seconds: u64,
-    /// The first of them.
-    held_by: Vec<String>,
-    holders: usize,
-}
 
 pub(crate) async fn run(database: &DatabaseArgs, args: PartitionsArgs) -> Result<(), Failure> {
     let pool = connect::pool(&connect::options(database)?, 1).await?;
     let report = match args.action {
         None => return list(&pool, args.json).await,
-        Some(PartitionsAction::Ensure) => {
-            let maintenance = Maintenance::new(pool, MaintenanceConfig::default(), Clock::system());
-            MaintenanceReport { created: maintenance.ensure().await?, ..Default::default() }
-        }
+        Some(PartitionsAction::Ensure) => partitions::ensure(pool).await?,
         Some(PartitionsAction::Maintain(retention)) => {
             Maintenance::new(pool, retention.config(), Clock::system()).run().await?
         }
     };
     if args.json {
-        return output::json(&Done {
-            created: report.created,
-            closed: report.closed,
-            dropped: report.dropped,
-            postponed: report.postponed,
-            held: report.held.as_ref().map(held),
-            lost: report.lost.iter().map(held).collect(),
-        });
+        return output::json(&Done::of(&report));
     }
     let closed = if report.closed { 1 } else { 0 };
     output::line(format!("{} created, {closed} closed, {} dropped", report.created, report.dropped))?;
@@ -88,46 +41,13 @@ pub(crate) async fn run(database: &DatabaseArgs, args: PartitionsArgs) -> Result
     Ok(())
 }
 
-fn held(held: &HeldPartition) -> Held {
-    Held {
-        name: held.name.clone(),
-        beyond_retention_seconds: held.beyond_retention.as_secs(),
-        held_by: held.holders.named().to_vec(),
-        holders: held.holders.0.len(),
-    }
-}
-
 fn whole_minutes(duration: Duration) -> Duration {
     Duration::from_secs(duration.as_secs() / 60 * 60)
 }
 
 async fn list(pool: &sqlx::PgPool, json: bool) -> Result<(), Failure> {
     let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
-    let partitions = partitions(&mut connection).await?;
-    let head = read::head(&mut connection).await?;
-    let min_retained = read::min_retained(&mut connection).await?;
-    let mut held_by: HashMap<i64, Holders> = HashMap::new();
-    for holding in holdings(&mut connection).await? {
-        held_by.entry(holding.lower_bound).or_default().0.push(holding.consumer);
-    }
-    let rows: Vec<(Row, Holders)> = partitions
-        .into_iter()
-        .map(|partition| {
-            let holders = held_by.remove(&partition.lower_bound).unwrap_or_default();
-            let row = Row {
-                // The log is dense, so bounds and ends say how many.
-                events: (head.min(partition.upper_bound - 1) - min_retained.max(partition.lower_bound) + 1)
-                    .max(0),
-                name: partition.name,
-                lower_bound: partition.lower_bound,
-                upper_bound: partition.upper_bound,
-                total_bytes: partition.total_bytes,
-                held_by: holders.named().to_vec(),
-                holders: holders.0.len(),
-            };
-            (row, holders)
-        })
-        .collect();
+    let rows = partitions::list(&mut connection).await?;
     if json {
         return output::json(&rows.into_iter().map(|(row, _)| row).collect::<Vec<_>>());
     }

@@ -154,6 +154,37 @@ pub(crate) async fn counts(
     sqlx::query_as(AssertSqlSafe(sql)).fetch_one(connection).await
 }
 
+/// The state of a job, if there is one. No worker takes it before the transaction ends; one that just does is waited for.
+pub(crate) async fn lock(
+    connection: &mut PgConnection,
+    schema: &SchemaName,
+    id: i64,
+) -> Result<Option<String>, sqlx::Error> {
+    let sql = format!("SELECT state::text FROM {} WHERE id = $1 FOR UPDATE", schema.qualify("river_job"));
+    sqlx::query_scalar(AssertSqlSafe(sql)).bind(id).fetch_optional(connection).await
+}
+
+/// Writes to the audit log what was done to a job, from which state to which.
+pub(crate) async fn note(
+    connection: &mut PgConnection,
+    action: &str,
+    id: i64,
+    (before, after): (&str, &str),
+    why: Option<&str>,
+) -> Result<(), sqlx::Error> {
+    sqlx::query(
+        "SELECT seqline.note_job($1, $2, jsonb_build_object('state', $3::text), jsonb_build_object('state', $4::text), $5)",
+    )
+    .bind(action)
+    .bind(id)
+    .bind(before)
+    .bind(after)
+    .bind(why)
+    .execute(connection)
+    .await
+    .map(drop)
+}
+
 /// Discards a job that waits, and returns the state in which it was, if there is one.
 pub(crate) async fn discard(
     connection: &mut PgConnection,

@@ -7,6 +7,7 @@ pub(crate) mod idempotency;
 pub(crate) mod import;
 pub(crate) mod jobs;
 pub(crate) mod metrics;
+pub(crate) mod operate;
 pub(crate) mod schema;
 pub(crate) mod settings;
 pub(crate) mod watch;

@@ -3,6 +3,7 @@
 mod append;
 mod client;
 mod idempotency;
+mod operate;
 mod reference;
 mod who;
 

@@ -6,6 +6,7 @@ mod schedule;
 mod schema;
 mod troubles;
 
+pub(crate) use command::filled;
 use seqline_testkit::{Role, TestDb, eventually};
 use sqlx::PgConnection;
 

@@ -53,7 +53,7 @@ async fn append_orders(pool: &PgPool, ids: &[&str]) {
 }
 
 /// The consumer `orders` has parked 1, 3 and 5 of one order and 4 of another.
-async fn has_parked() -> TestDb {
+pub(crate) async fn has_parked() -> TestDb {
     let db = server_db().await;
     append_orders(&db.producer(), &["17", "18", "17", "19", "17", "20"]).await;
     let program = program(&db, &[1, 4]).await;

@@ -6,10 +6,11 @@ use time::OffsetDateTime;
 use super::filter::Filter;
 use super::name::ConsumerName;
 use super::state::{ConsumerState, states};
+use crate::audit::AuditEntry;
 use crate::error::DatabaseError;
 use crate::limits::{AUDIT_CHARACTERS_MAX, DETAILS_AUDIT_MAX, DETAILS_ROWS_MAX};
 use crate::store;
-use crate::store::consumer_views::{AuditRow, LaneRow, LossRow};
+use crate::store::consumer_views::{LaneRow, LossRow};
 
 /// Everything that is known of one consumer, for whoever wants to know what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,23 +75,6 @@ pub struct Loss {
     pub at: OffsetDateTime,
 }
 
-/// A row of `seqline.audit_log`.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditEntry {
-    /// When it was done.
-    pub at: OffsetDateTime,
-    /// The login that did it.
-    pub who: String,
-    /// What was done, such as `consumer.pause`.
-    pub action: String,
-    /// What it was like before, as JSON, of which long ones are cut off.
-    pub before: String,
-    /// What it was like after, as JSON, of which long ones are cut off.
-    pub after: String,
-    /// Why, if anybody said so.
-    pub why: Option<String>,
-}
-
 /// Everything that is known of a consumer; `None` when there is none of this name. It is put together from several looks, between which
 /// the consumer goes on.
 ///
@@ -124,7 +108,7 @@ pub async fn details(
     let lanes = views::lanes(connection, name).await?;
     let skipped = views::skipped_after(connection, name, state.last_seq, DETAILS_ROWS_MAX).await?;
     let losses = views::losses(connection, name, DETAILS_ROWS_MAX).await?;
-    let audit = views::audit(connection, name, DETAILS_AUDIT_MAX, AUDIT_CHARACTERS_MAX).await?;
+    let audit = store::audit::of_consumer(connection, name, DETAILS_AUDIT_MAX, AUDIT_CHARACTERS_MAX).await?;
     Ok(Some(ConsumerDetails {
         state,
         filter,
@@ -134,7 +118,7 @@ pub async fn details(
         skipped: skipped.into_iter().map(|(seq, _)| seq).collect(),
         losses_count: losses.first().map_or(0, |row| row.ranges),
         losses: losses.into_iter().map(loss).collect(),
-        audit: audit.into_iter().map(entry).collect(),
+        audit: audit.into_iter().map(AuditEntry::of).collect(),
     }))
 }
 
@@ -157,15 +141,4 @@ fn lane(row: LaneRow) -> LaneState {
 
 fn loss(row: LossRow) -> Loss {
     Loss { from: row.lost_from, to: row.lost_to, at: row.recorded_at }
-}
-
-fn entry(row: AuditRow) -> AuditEntry {
-    AuditEntry {
-        at: row.recorded_at,
-        who: row.who,
-        action: row.action,
-        before: row.before,
-        after: row.after,
-        why: row.why,
-    }
 }

@@ -64,7 +64,7 @@ mod worker;
 
 pub use config::ConsumerConfig;
 pub use definition::{Consumer, StartAt};
-pub use details::{AuditEntry, ConsumerDetails, LaneState, Loss, Trying, details};
+pub use details::{ConsumerDetails, LaneState, Loss, Trying, details};
 pub use error::{ConsumersError, EnsureError, RegistrationError, RoundError};
 pub use filter::{Filter, InvalidFilter};
 pub use handler::{Handler, HandlerError, Round};
@@ -72,10 +72,11 @@ pub use jobs::RoundJobs;
 pub use lane::LaneKey;
 pub use name::{ConsumerName, InvalidConsumerName};
 pub use operate::{
-    Acknowledged, Division, Mode, OperateError, ParkedChange, Replay, Retirement, Rewind, Skip, Target,
-    acknowledge, discard_parked, divide, pause, replay, resume, retire, retry_parked, rewind, skip, wait_for,
+    Acknowledged, Division, LaneBehind, Mode, OperateError, ParkedChange, Replay, Retirement, Rewind, Skip,
+    Target, acknowledge, discard_parked, divide, gather_lanes, lane_behind, pause, release_lanes, replay,
+    resume, retire, retry_parked, rewind, skip, wait_for,
 };
-pub use parked::{ParkedEvent, ParkedEvents, parked, parked_event};
+pub use parked::{ParkedEvent, ParkedEvents, parked, parked_after, parked_event};
 pub use plan::{LostRange, PlanError, RoundPlan, Scan, plan_round};
 pub use policy::FailurePolicy;
 pub(crate) use policy::Mark;

@@ -55,8 +55,23 @@ pub async fn parked(
     name: Option<&ConsumerName>,
     limit: u32,
 ) -> Result<ParkedEvents, DatabaseError> {
+    parked_after(connection, name, None, limit).await
+}
+
+/// The same of those behind a place in that order: the consumer and the number of the last one that was seen.
+///
+/// # Errors
+///
+/// [`DatabaseError`] when the database cannot be asked.
+pub async fn parked_after(
+    connection: &mut PgConnection,
+    name: Option<&ConsumerName>,
+    after: Option<(&str, i64)>,
+    limit: u32,
+) -> Result<ParkedEvents, DatabaseError> {
     let name = name.map(ConsumerName::as_str);
-    let mut rows = store::consumer_views::parked(connection, name, None, i64::from(limit) + 1).await?;
+    let after = after.unwrap_or(("", 0));
+    let mut rows = store::consumer_views::parked(connection, name, None, after, i64::from(limit) + 1).await?;
     let more = rows.len() > limit as usize;
     rows.truncate(limit as usize);
     Ok(ParkedEvents { events: with_titles(connection, rows).await?, more })
@@ -72,7 +87,7 @@ pub async fn parked_event(
     name: &ConsumerName,
     seq: i64,
 ) -> Result<Option<ParkedEvent>, DatabaseError> {
-    let rows = store::consumer_views::parked(connection, Some(name.as_str()), Some(seq), 1).await?;
+    let rows = store::consumer_views::parked(connection, Some(name.as_str()), Some(seq), ("", 0), 1).await?;
     Ok(with_titles(connection, rows).await?.pop())
 }
 

@@ -216,35 +216,6 @@ pub(crate) async fn losses(
 }
 
 #[derive(FromRow)]
-pub(crate) struct AuditRow {
-    pub(crate) recorded_at: OffsetDateTime,
-    pub(crate) who: String,
-    pub(crate) action: String,
-    pub(crate) before: String,
-    pub(crate) after: String,
-    pub(crate) why: Option<String>,
-}
-
-/// What people did to a consumer, the last first. Of what was before and after no more than so many characters.
-pub(crate) async fn audit(
-    connection: &mut PgConnection,
-    name: &str,
-    limit: i64,
-    characters: i32,
-) -> Result<Vec<AuditRow>, sqlx::Error> {
-    sqlx::query_as(
-        "SELECT a.recorded_at, a.who, a.action, left(a.before::text, $3) AS before, left(a.after::text, $3) AS after, a.why
-         FROM seqline.audit_log a
-         WHERE a.subject = $1 AND (a.action LIKE 'consumer.%' OR a.action LIKE 'parked.%') ORDER BY a.id DESC LIMIT $2",
-    )
-    .bind(name)
-    .bind(limit)
-    .bind(characters)
-    .fetch_all(connection)
-    .await
-}
-
-#[derive(FromRow)]
 pub(crate) struct ParkedRow {
     pub(crate) consumer: String,
     pub(crate) seq: i64,
@@ -256,11 +227,12 @@ pub(crate) struct ParkedRow {
     pub(crate) waits_for: Option<i64>,
 }
 
-/// The first parked events, of one consumer or of all, of one number or of all.
+/// The first parked events behind a place, of one consumer or of all, of one number or of all.
 pub(crate) async fn parked(
     connection: &mut PgConnection,
     consumer: Option<&str>,
     seq: Option<i64>,
+    (after_consumer, after_seq): (&str, i64),
     limit: i64,
 ) -> Result<Vec<ParkedRow>, sqlx::Error> {
     sqlx::query_as(
@@ -269,11 +241,14 @@ pub(crate) async fn parked(
                  WHERE b.consumer = p.consumer AND b.key = p.key AND b.seq < p.seq) AS waits_for
          FROM seqline.parked_events p
          WHERE ($1::text IS NULL OR p.consumer = $1) AND ($2::bigint IS NULL OR p.seq = $2)
+           AND (p.consumer, p.seq) > ($4, $5)
          ORDER BY p.consumer, p.seq LIMIT $3",
     )
     .bind(consumer)
     .bind(seq)
     .bind(limit)
+    .bind(after_consumer)
+    .bind(after_seq)
     .fetch_all(connection)
     .await
 }

@@ -5,6 +5,7 @@
 
 pub(crate) mod access;
 pub(crate) mod append;
+pub(crate) mod audit;
 pub(crate) mod commit;
 pub(crate) mod connection;
 pub(crate) mod consumer_views;

@@ -11,7 +11,7 @@ use sqlx::Row;
 const PAGE: &str = "docs/guide/operate/data.md";
 
 /// Columns of events that name somebody or something of a tenant.
-const IDENTIFYING: [&str; 15] = [
+const IDENTIFYING: [&str; 16] = [
     "actor_principal_id",
     "audience_principal_id",
     "channel_id",
@@ -19,6 +19,7 @@ const IDENTIFYING: [&str; 15] = [
     "client_msg_id",
     "correlation_id",
     "key",
+    "principal",
     "principal_id",
     "resource_id",
     "space_id",

@@ -4,6 +4,7 @@ mod support;
 
 mod access;
 mod append_rules;
+mod audit;
 mod committing;
 mod consumers;
 mod data_page;

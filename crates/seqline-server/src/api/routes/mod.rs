@@ -22,6 +22,7 @@ pub(super) fn all() -> (Router<Door>, OpenApi) {
         .routes(routes!(log::show))
         .routes(routes!(me::show))
         .routes(routes!(document::show))
+        .merge(super::operate::router())
         .split_for_parts();
     let router = router
         .route("/v1/docs", get(reference::to_folder))

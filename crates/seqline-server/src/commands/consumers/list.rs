@@ -6,6 +6,7 @@ use sqlx::PgConnection;
 
 use crate::commands::status::consumers as view;
 use crate::failure::Failure;
+use crate::operate::consumers::Row;
 use crate::output;
 
 pub(super) async fn run(connection: &mut PgConnection, all: bool, json: bool) -> Result<(), Failure> {
@@ -14,7 +15,7 @@ pub(super) async fn run(connection: &mut PgConnection, all: bool, json: bool) ->
     let found = consumers.len();
     consumers.retain(|consumer| all || consumer.retired_at.is_none());
     if json {
-        return output::json(&view::rows(consumers, now));
+        return output::json(&Row::all(consumers, now));
     }
     if consumers.is_empty() {
         let retired = if found > 0 { " that are in use: --all shows those that were retired" } else { "" };

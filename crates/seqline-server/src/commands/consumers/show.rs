@@ -1,23 +1,21 @@
 //! `seqline consumers show`
 
-mod report;
-
 use seqline::Clock;
-use seqline::consumer::{ConsumerDetails, Filter, Trying, details};
+use seqline::consumer::{ConsumerDetails, Filter, Trying};
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
-use self::report::Report;
-use super::{name_of, unknown};
+use crate::commands::audit;
 use crate::commands::status::consumers as view;
 use crate::connect;
 use crate::failure::Failure;
 use crate::limits::AUDIT_CELL_CHARS_MAX;
+use crate::operate::consumers::{self, Report, State};
 use crate::output::{self, count, grouped, seconds, shortened};
 
 pub(super) async fn run(connection: &mut PgConnection, name: &str, json: bool) -> Result<(), Failure> {
     connect::refuse_older_schema(connection).await?;
-    let found = details(connection, &name_of(name)?).await?.ok_or_else(|| unknown(name))?;
+    let found = consumers::show(connection, name).await?;
     let now = Clock::system().now();
     if json { output::json(&Report::of(found, now)) } else { print(&found, now) }
 }
@@ -41,7 +39,8 @@ fn print(details: &ConsumerDetails, now: OffsetDateTime) -> Result<(), Failure> 
     let cell = |text: &str| shortened(text, AUDIT_CELL_CHARS_MAX);
     let cells = details.audit.iter().map(|entry| {
         let why = entry.why.as_deref().unwrap_or_default();
-        let texts = [&entry.who, &entry.action, why, &entry.before, &entry.after].map(cell);
+        let who = audit::who(entry);
+        let texts = [&who, &entry.action, why, &entry.before, &entry.after].map(cell);
         [vec![seconds(entry.at)], texts.to_vec()].concat()
     });
     output::table(&["when", "who", "what", "why", "before", "after"], &[], cells.collect())
@@ -51,12 +50,12 @@ fn print(details: &ConsumerDetails, now: OffsetDateTime) -> Result<(), Failure> 
 fn lines(details: &ConsumerDetails, now: OffsetDateTime) -> Vec<(&'static str, String)> {
     let ConsumerDetails { state, .. } = details;
     let name = &state.name;
-    let pending = state.oldest_pending_at.map(|at| view::age(view::age_seconds(at, now)));
+    let pending = state.oldest_pending_at.map(|at| view::age(output::age_seconds(at, now)));
     let pending = pending.map_or_else(String::new, |age| format!(", the next one {age} old"));
     let mut lines = vec![
         ("consumer", name.clone()),
         ("kind", state.kind.clone()),
-        ("state", view::state(state).to_owned()),
+        ("state", State::of(state).text().to_owned()),
         ("cursor", format!("{}, {} behind{pending}", grouped(state.last_seq), count(state.lag(), "event"))),
         ("head", grouped(state.head_seq)),
     ];

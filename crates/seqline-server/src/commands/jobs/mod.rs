@@ -2,40 +2,37 @@
 
 mod view;
 
-use riverqueue::{Client, Error, JobListParams, JobRow, JobState, SortDirection};
+use riverqueue::JobRow;
 use seqline::DatabaseError;
-use sqlx::PgPool;
+use sqlx::PgTransaction;
 
-use self::view::Row;
 use super::configuration;
-use crate::cli::{DatabaseArgs, JobsAction, JobsArgs, JobsListArgs};
+use crate::cli::{DatabaseArgs, JobChange, JobsAction, JobsArgs, JobsListArgs};
 use crate::failure::Failure;
-use crate::{connect, jobs, output, store};
+use crate::operate::jobs::{Jobs, Row, Wanted};
+use crate::{connect, output};
 
 pub(crate) async fn run(database: &DatabaseArgs, args: JobsArgs) -> Result<(), Failure> {
     let schema = configuration(&args.config)?.jobs.schema;
     let pool = connect::pool(&connect::options(database)?, 1).await?;
-    let mut connection = pool.acquire().await.map_err(DatabaseError::from)?;
-    jobs::schema::check(&mut connection, &schema).await?;
-    drop(connection);
-    let client = Client::builder(jobs::runtime::database(pool.clone(), &schema)?);
-    let client = client.build().map_err(|error| Failure::Unexpected(error.to_string()))?;
+    let mut transaction = seqline::begin(&pool).await?;
+    let jobs = Jobs::open(&mut transaction, &pool, &schema).await?;
     match args.action {
-        JobsAction::List(filter) => list(&client, filter, args.json).await,
-        JobsAction::Show { id } => show(&client, id, args.json).await,
-        JobsAction::Retry { id } => retry(&client, id, args.json).await,
-        JobsAction::Discard { id } => discard(&client, &pool, &schema, id, args.json).await,
+        JobsAction::List(filter) => list(&jobs, transaction, filter, args.json).await,
+        JobsAction::Show { id } => show(&jobs, transaction, id, args.json).await,
+        JobsAction::Retry(change) => retry(&jobs, transaction, &change, args.json).await,
+        JobsAction::Discard(change) => discard(&jobs, transaction, &change, args.json).await,
     }
 }
 
-async fn list(client: &Client, filter: JobsListArgs, json: bool) -> Result<(), Failure> {
-    let params = JobListParams::default()
-        .direction(SortDirection::Descending)
-        .limit(filter.limit)
-        .states(filter.state)
-        .kinds(filter.kind)
-        .queues(filter.queue);
-    let rows = client.jobs().list(params).await.map_err(|error| failed(error, 0))?.jobs;
+async fn list(
+    jobs: &Jobs,
+    mut transaction: PgTransaction<'_>,
+    filter: JobsListArgs,
+    json: bool,
+) -> Result<(), Failure> {
+    let JobsListArgs { state, kind, queue, limit } = filter;
+    let (rows, _) = jobs.list(&mut transaction, Wanted { state, kind, queue, before: None, limit }).await?;
     if json {
         return output::json(&rows.iter().map(Row::of).collect::<Vec<_>>());
     }
@@ -46,58 +43,37 @@ async fn list(client: &Client, filter: JobsListArgs, json: bool) -> Result<(), F
     view::table(&rows)
 }
 
-async fn show(client: &Client, id: i64, json: bool) -> Result<(), Failure> {
-    let job = client.jobs().get(id).await.map_err(|error| failed(error, id))?;
+async fn show(jobs: &Jobs, mut transaction: PgTransaction<'_>, id: i64, json: bool) -> Result<(), Failure> {
+    let job = jobs.show(&mut transaction, id).await?;
     if json { output::json(&Row::of(&job)) } else { view::details(&job) }
 }
 
-async fn retry(client: &Client, id: i64, json: bool) -> Result<(), Failure> {
-    let job = client.jobs().retry(id).await.map_err(|error| failed(error, id))?;
-    if job.state == JobState::Running {
-        return Err(Failure::Refused(format!(
-            "job {id} is running: it is tried again by itself if it fails"
-        )));
-    }
+async fn retry(
+    jobs: &Jobs,
+    mut transaction: PgTransaction<'_>,
+    change: &JobChange,
+    json: bool,
+) -> Result<(), Failure> {
+    let id = change.id;
+    let job = jobs.retry(&mut transaction, id, change.reason.as_deref()).await?;
+    transaction.commit().await.map_err(DatabaseError::from)?;
     let said = format!("job {id} is available now, for attempt {} of {}", job.attempt + 1, job.max_attempts);
     say(&job, said, json)
 }
 
-async fn discard(client: &Client, pool: &PgPool, schema: &str, id: i64, json: bool) -> Result<(), Failure> {
-    let schema = jobs::schema::schema_name(schema)?;
-    let mut connection = pool.acquire().await.map_err(DatabaseError::from)?;
-    let before = store::jobs::discard(&mut connection, &schema, id).await.map_err(DatabaseError::from)?;
-    drop(connection);
-    let job = client.jobs().get(id).await.map_err(|error| failed(error, id))?;
-    match before.as_deref() {
-        Some("available" | "scheduled" | "retryable" | "pending") => {
-            say(&job, format!("job {id} is discarded"), json)
-        }
-        Some("discarded") => say(&job, format!("job {id} was discarded before"), json),
-        Some(state) => {
-            Err(Failure::Refused(format!("job {id} is {state}: only one that waits can be discarded")))
-        }
-        None => Err(unknown(id)),
-    }
+async fn discard(
+    jobs: &Jobs,
+    mut transaction: PgTransaction<'_>,
+    change: &JobChange,
+    json: bool,
+) -> Result<(), Failure> {
+    let id = change.id;
+    let (job, changed) = jobs.discard(&mut transaction, id, change.reason.as_deref()).await?;
+    transaction.commit().await.map_err(DatabaseError::from)?;
+    let was = if changed { "is discarded" } else { "was discarded before" };
+    say(&job, format!("job {id} {was}"), json)
 }
 
 fn say(job: &JobRow, text: String, json: bool) -> Result<(), Failure> {
     if json { output::json(&Row::of(job)) } else { output::line(text) }
-}
-
-fn failed(error: Error, id: i64) -> Failure {
-    const UNIQUE_VIOLATION: &str = "23505";
-    match error {
-        Error::NotFound(_) => unknown(id),
-        Error::Database(error) => match DatabaseError::from(error) {
-            error if error.sqlstate() == Some(UNIQUE_VIOLATION) => Failure::Refused(format!(
-                "job {id} is not needed any more: another one of its kind is there for the same interval"
-            )),
-            error => error.into(),
-        },
-        error => Failure::Unexpected(error.to_string()),
-    }
-}
-
-fn unknown(id: i64) -> Failure {
-    Failure::Refused(format!("there is no job {id}"))
 }

@@ -2,64 +2,10 @@
 
 use riverqueue::jiff::Timestamp;
 use riverqueue::{JobRow, JobState};
-use serde::Serialize;
-use serde_json::value::RawValue;
 
 use crate::failure::Failure;
 use crate::limits::JOB_ERROR_CHARS_MAX;
 use crate::output;
-
-/// A job as JSON.
-#[derive(Serialize)]
-pub(super) struct Row<'a> {
-    id: i64,
-    state: &'static str,
-    kind: &'a str,
-    queue: &'a str,
-    args: &'a RawValue,
-    attempt: i32,
-    max_attempts: i32,
-    created_at: String,
-    scheduled_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attempted_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    finalized_at: Option<String>,
-    attempted_by: &'a [String],
-    errors: Vec<Failed<'a>>,
-}
-
-#[derive(Serialize)]
-struct Failed<'a> {
-    attempt: i32,
-    at: String,
-    error: &'a str,
-}
-
-impl<'a> Row<'a> {
-    pub(super) fn of(job: &'a JobRow) -> Self {
-        let errors = job.errors.iter().map(|failed| Failed {
-            attempt: failed.attempt,
-            at: failed.at.to_string(),
-            error: &failed.error,
-        });
-        Self {
-            id: job.id,
-            state: job.state.as_str(),
-            kind: &job.kind,
-            queue: &job.queue,
-            args: &job.encoded_args,
-            attempt: job.attempt,
-            max_attempts: job.max_attempts,
-            created_at: job.created_at.to_string(),
-            scheduled_at: job.scheduled_at.to_string(),
-            attempted_at: job.attempted_at.map(|at| at.to_string()),
-            finalized_at: job.finalized_at.map(|at| at.to_string()),
-            attempted_by: &job.attempted_by,
-            errors: errors.collect(),
-        }
-    }
-}
 
 pub(super) fn table(jobs: &[JobRow]) -> Result<(), Failure> {
     let cells = |job: &JobRow| {

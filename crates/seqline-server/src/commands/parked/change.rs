@@ -1,22 +1,13 @@
 //! `seqline parked retry` and `discard`.
 
-use seqline::consumer::{ConsumerState, Mode, ParkedChange, discard_parked, retry_parked};
-use serde::Serialize;
+use seqline::consumer::{ConsumerState, Mode};
 use sqlx::PgConnection;
 
-use crate::commands::consumers::{ADD_YES, failed, find, say};
+use crate::commands::consumers::{ADD_YES, say};
 use crate::failure::Failure;
+use crate::operate::consumers::find;
+use crate::operate::parked::{self, Change};
 use crate::output::{count, grouped};
-
-#[derive(Serialize)]
-struct Report<'a> {
-    consumer: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    seq: Option<i64>,
-    events: i64,
-    behind: i64,
-    done: bool,
-}
 
 pub(super) async fn retry(
     connection: &mut PgConnection,
@@ -25,10 +16,9 @@ pub(super) async fn retry(
     mode: Mode<'_>,
     json: bool,
 ) -> Result<(), Failure> {
-    let (name, state) = find(connection, consumer).await?;
-    let ParkedChange { events, behind } =
-        retry_parked(connection, &name, seq, mode).await.map_err(|error| failed(error, consumer))?;
-    let done = mode != Mode::Plan;
+    let (_, state) = find(connection, consumer).await?;
+    let report = parked::retry(connection, consumer, seq, mode).await?;
+    let Change { events, behind, done, .. } = report;
     let (what, then) = (what(seq, events, consumer), follow(behind));
     let sentence = match (events, done) {
         (0, _) => format!("consumer {consumer} has no parked events"),
@@ -36,7 +26,7 @@ pub(super) async fn retry(
         (1, true) => format!("{what} is tried again{}{then}", when(&state)),
         (_, true) => format!("{what} are tried again{}{then}", when(&state)),
     };
-    say(json, &Report { consumer, seq, events, behind, done }, sentence)
+    say(json, &report, sentence)
 }
 
 pub(super) async fn discard(
@@ -46,10 +36,8 @@ pub(super) async fn discard(
     mode: Mode<'_>,
     json: bool,
 ) -> Result<(), Failure> {
-    let (name, _) = find(connection, consumer).await?;
-    let ParkedChange { events, behind } =
-        discard_parked(connection, &name, seq, mode).await.map_err(|error| failed(error, consumer))?;
-    let done = mode != Mode::Plan;
+    let report = parked::discard(connection, consumer, seq, mode).await?;
+    let Change { events, behind, done, .. } = report;
     let (what, then) = (what(seq, events, consumer), follow(behind));
     let sentence = match (events, done) {
         (0, _) => format!("consumer {consumer} has no parked events"),
@@ -57,7 +45,7 @@ pub(super) async fn discard(
         (1, true) => format!("{what} is given up{then}"),
         (_, true) => format!("{what} are given up{then}"),
     };
-    say(json, &Report { consumer, seq, events, behind, done }, sentence)
+    say(json, &report, sentence)
 }
 
 fn what(seq: Option<i64>, events: i64, consumer: &str) -> String {

@@ -3,13 +3,13 @@
 mod change;
 mod view;
 
-use seqline::consumer::{parked, parked_event};
-use seqline::{Clock, ReadError};
+use seqline::Clock;
 use sqlx::PgConnection;
 
-use super::consumers::{connect, find};
+use super::consumers::connect;
 use crate::cli::{DatabaseArgs, ParkedAction, ParkedArgs};
 use crate::failure::Failure;
+use crate::operate::parked;
 use crate::{connect, output};
 
 pub(crate) async fn run(database: &DatabaseArgs, args: ParkedArgs) -> Result<(), Failure> {
@@ -35,14 +35,10 @@ async fn list(
     limit: u32,
     json: bool,
 ) -> Result<(), Failure> {
-    let name = match consumer {
-        Some(consumer) => Some(find(connection, consumer).await?.0),
-        None => None,
-    };
-    let found = parked(connection, name.as_ref(), limit).await?;
+    let found = parked::list(connection, consumer, None, limit).await?;
     let now = Clock::system().now();
     match (json, found.events.is_empty()) {
-        (true, _) => output::json(&found.events.iter().map(view::Row::of).collect::<Vec<_>>())?,
+        (true, _) => output::json(&found.events.iter().map(parked::Row::of).collect::<Vec<_>>())?,
         (false, true) => eprintln!("seqline: no parked events found"),
         (false, false) => view::table(&found.events, now)?,
     }
@@ -53,18 +49,9 @@ async fn list(
 }
 
 async fn show(connection: &mut PgConnection, consumer: &str, seq: i64, json: bool) -> Result<(), Failure> {
-    let (name, _) = find(connection, consumer).await?;
-    let Some(parked) = parked_event(connection, &name, seq).await? else {
-        return Err(Failure::Refused(format!("consumer {name} has no parked event {seq}")));
-    };
-    let event = match seqline::read::events_after(connection, seq - 1, 1).await {
-        Ok(mut events) => events.pop().filter(|event| event.seq == seq),
-        Err(ReadError::Database(error)) => return Err(error.into()),
-        // What is missing from the log is parked all the same.
-        Err(_) => None,
-    };
+    let (event, stored) = parked::show(connection, consumer, seq).await?;
     if json {
-        return output::json(&view::Details::of(&parked, event.as_ref())?);
+        return output::json(&parked::Details::of(&event, stored.as_ref())?);
     }
-    view::details(&parked, event, Clock::system().now())
+    view::details(&event, stored, Clock::system().now())
 }

@@ -2,76 +2,11 @@
 
 use seqline::StoredEvent;
 use seqline::consumer::ParkedEvent;
-use seqline::envelope::{Delivery, Envelope};
-use serde::Serialize;
-use serde_json::Value;
 use time::OffsetDateTime;
 
-use crate::commands::status::consumers::{age, age_seconds};
+use crate::commands::status::consumers::age;
 use crate::failure::Failure;
-use crate::output::{self, grouped, rfc3339, seconds};
-
-/// A parked event as JSON.
-#[derive(Serialize)]
-pub(super) struct Row<'a> {
-    consumer: &'a str,
-    seq: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<&'a str>,
-    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
-    event_type: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    resource: Option<&'a str>,
-    attempts: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error_type: Option<&'a str>,
-    parked_at: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_attempt_at: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    waits_for: Option<i64>,
-}
-
-/// The same with the envelope of the event, if that is in the log.
-#[derive(Serialize)]
-pub(super) struct Details<'a> {
-    parked: Row<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    envelope: Option<Value>,
-}
-
-impl<'a> Row<'a> {
-    pub(super) fn of(event: &'a ParkedEvent) -> Self {
-        Self {
-            consumer: &event.consumer,
-            seq: event.seq,
-            key: event.key.as_deref(),
-            event_type: event.event_type.as_deref(),
-            resource: event.resource.as_deref(),
-            attempts: event.attempts,
-            error_type: event.error_type.as_deref(),
-            parked_at: rfc3339(event.parked_at),
-            // One that waits for another has no time of its own.
-            next_attempt_at: event.next_attempt_at.filter(|_| event.waits_for.is_none()).map(rfc3339),
-            waits_for: event.waits_for,
-        }
-    }
-}
-
-impl<'a> Details<'a> {
-    pub(super) fn of(parked: &'a ParkedEvent, event: Option<&StoredEvent>) -> Result<Self, Failure> {
-        let envelope = event.map(envelope).transpose()?;
-        Ok(Self { parked: Row::of(parked), envelope })
-    }
-}
-
-fn envelope(event: &StoredEvent) -> Result<Value, Failure> {
-    let unexpected = |error: serde_json::Error| Failure::Unexpected(error.to_string());
-    let envelope = Envelope::new(event, &Delivery::default());
-    let mut value = serde_json::to_value(envelope).map_err(unexpected)?;
-    value.as_object_mut().map(|members| members.remove("payload"));
-    Ok(value)
-}
+use crate::output::{self, age_seconds, grouped, rfc3339, seconds};
 
 pub(super) fn table(events: &[ParkedEvent], now: OffsetDateTime) -> Result<(), Failure> {
     let cells = |event: &ParkedEvent| {

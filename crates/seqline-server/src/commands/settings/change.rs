@@ -7,10 +7,10 @@ use serde::Serialize;
 use sqlx::PgConnection;
 
 use super::{Open, still_open};
-use crate::commands::consumers;
 use crate::commands::consumers::say;
 use crate::failure::Failure;
 use crate::limits::{NUMBER_POLL_INTERVAL, SEQUENCER_START_WAIT};
+use crate::operate::Refusal;
 use crate::output::{count, grouped};
 use crate::store::settings::OpenWith;
 
@@ -170,6 +170,6 @@ pub(super) fn failed(error: DatabaseError) -> Failure {
             Failure::Unavailable(format!("{error}: try again, it goes on where this ended"))
         }
         Some(CHECK_VIOLATION) => CommitError::from(error.into_source()).into(),
-        _ => consumers::failed(OperateError::from(error.into_source()), ""),
+        _ => Refusal::of(OperateError::from(error.into_source()), "").into(),
     }
 }

@@ -3,7 +3,7 @@
 pub(super) mod consumers;
 mod jobs;
 mod numbering;
-pub(super) mod retention;
+mod retention;
 
 use seqline::Clock;
 use seqline::settings::Sequencing;
@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::configuration;
 use crate::cli::{DatabaseArgs, StatusArgs};
 use crate::failure::Failure;
+use crate::operate::consumers::Row;
 use crate::output::{grouped, rfc3339};
 use crate::{connect, output};
 
@@ -36,7 +37,7 @@ struct Report {
     total_bytes: i64,
     numbering: numbering::Numbering,
     #[serde(skip_serializing_if = "Option::is_none")]
-    consumers: Option<Vec<consumers::Row>>,
+    consumers: Option<Vec<Row>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     jobs: Option<jobs::Counts>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -68,7 +69,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(),
             headroom: status.headroom,
             total_bytes: status.total_bytes,
             numbering: numbering::numbering(&status.settings, &status.staged, now),
-            consumers: consumers.map(|consumers| consumers::rows(consumers, now)),
+            consumers: consumers.map(|consumers| Row::all(consumers, now)),
             jobs: jobs.counts(),
             held: keepers,
         })?;

@@ -6,11 +6,11 @@ use seqline::status::Staged;
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::consumers::{age, age_seconds};
+use super::consumers::age;
 use crate::commands::settings::is_complete;
 use crate::failure::Failure;
 use crate::output;
-use crate::output::{count, grouped, rfc3339};
+use crate::output::{age_seconds, count, grouped, rfc3339};
 
 /// In JSON.
 #[derive(Debug, Serialize)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use seqline::maintenance::{Holding, holders};
+use seqline::maintenance::Holding;
 use serde::Serialize;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
@@ -10,6 +10,7 @@ use time::OffsetDateTime;
 use super::rfc3339;
 use crate::failure::Failure;
 use crate::limits::STATUS_KEEPERS_MAX;
+use crate::operate::partitions::holdings;
 use crate::output;
 
 /// A consumer that keeps expired partitions.
@@ -28,20 +29,6 @@ pub(super) async fn keepers(
     now: OffsetDateTime,
 ) -> Result<Vec<Keeper>, Failure> {
     Ok(of(holdings(connection).await?, retention, now))
-}
-
-/// Who keeps what. Nothing where that cannot be seen: as a role that only reads, and in an older schema, in which retention does not
-/// wait.
-pub(in crate::commands) async fn holdings(connection: &mut PgConnection) -> Result<Vec<Holding>, Failure> {
-    const INSUFFICIENT_PRIVILEGE: &str = "42501";
-    const UNDEFINED_FUNCTION: &str = "42883";
-    match holders(connection).await {
-        Ok(holdings) => Ok(holdings),
-        Err(error) => match error.sqlstate() {
-            Some(INSUFFICIENT_PRIVILEGE | UNDEFINED_FUNCTION) => Ok(Vec::new()),
-            _ => Err(error.into()),
-        },
-    }
 }
 
 fn of(holdings: Vec<Holding>, retention: Duration, now: OffsetDateTime) -> Vec<Keeper> {

@@ -128,13 +128,7 @@ async fn what_is_wrong_with_a_request_is_said_with_its_place_and_without_its_val
             "validation_failed",
             "/payload/a/0/b",
         ),
-        (
-            "/v1/events",
-            event_with(1, &json!({ "other": 1 })).to_string(),
-            422,
-            "validation_failed",
-            "/other",
-        ),
+        ("/v1/events", event_with(1, &json!({ "other": 1 })).to_string(), 422, "validation_failed", "/other"),
         (
             "/v1/events",
             event_with(1, &json!({ "resource_version": "secret" })).to_string(),

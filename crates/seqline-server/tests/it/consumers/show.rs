@@ -101,9 +101,9 @@ async fn the_members_of_the_json_are_these() {
             "lost": [{"from": -5, "to": -1, "at": null}],
             "lost_ranges": 1,
             "audit": [
-                {"at": "2026-01-01T00:10:00Z", "who": "sam", "action": "consumer.resume",
+                {"id": 2, "at": "2026-01-01T00:10:00Z", "who": "sam", "action": "consumer.resume", "subject": "mine",
                  "before": {"paused_at": 1}, "after": {}},
-                {"at": second, "who": "alex", "action": "consumer.pause", "before": {}, "after": {"paused_at": 1},
+                {"id": 1, "at": second, "who": "alex", "action": "consumer.pause", "subject": "mine", "before": {}, "after": {"paused_at": 1},
                  "why": "no\nmail"},
             ],
         })

@@ -9,7 +9,7 @@ use crate::support::{DEADLINE, as_admin, on, run_sql, server_db};
 use crate::worker::{Worker, worker};
 
 /// Jobs in all states, at fixed times.
-async fn filled() -> TestDb {
+pub(crate) async fn filled() -> TestDb {
     let db = server_db().await;
     as_admin(
         &db,

@@ -63,7 +63,7 @@ pub async fn divide(
         };
         if divided.is_err() {
             // The reason is why it was not divided. Without this they would wait a little longer.
-            drop(store::operate::gather_lanes(connection, name.as_str(), None).await);
+            drop(release_lanes(connection, name).await);
         }
         divided?;
     }
@@ -82,30 +82,83 @@ async fn gather(
     name: &ConsumerName,
     wait: Duration,
 ) -> Result<(), OperateError> {
-    let hold = wait.saturating_add(LANES_GATHER_MARGIN).min(LANES_GATHER_MAX);
-    let furthest = store::operate::gather_lanes(connection, name.as_str(), Some(hold)).await?;
+    let furthest = gather_lanes(connection, name, wait).await?;
     let mut waited = Duration::ZERO;
-    loop {
-        let positions = store::consumers::positions(connection, &[name.as_str()]).await?;
-        let standing = positions.first().map_or(Standing::Active, |at| at.standing);
-        let Some(last) =
-            positions.iter().filter(|lane| lane.last_seq < furthest).min_by_key(|lane| lane.last_seq)
-        else {
-            return Ok(());
-        };
-        if standing != Standing::Active {
-            return Err(OperateError::Refused {
-                message: format!(
-                    "no round of consumer {name} begins, so its lanes do not come to the same place"
-                ),
-                hint: Some("Let it go on first: seqline consumers resume.".to_owned()),
-            });
-        }
+    while let Some(behind) = lane_behind(connection, name, furthest).await? {
         if waited >= wait {
-            let (lane, last_seq) = (last.lane, last.last_seq);
-            return Err(OperateError::LaneBehind { lane, last_seq, furthest });
+            return Err(behind.into());
         }
         clock.sleep(LANES_GATHER_PAUSE).await;
         waited += LANES_GATHER_PAUSE;
     }
+    Ok(())
+}
+
+/// A lane that others wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LaneBehind {
+    /// Its number.
+    pub lane: u32,
+    /// The last event that it has passed.
+    pub last_seq: i64,
+    /// Where the lane is that is furthest.
+    pub furthest: i64,
+}
+
+impl From<LaneBehind> for OperateError {
+    fn from(LaneBehind { lane, last_seq, furthest }: LaneBehind) -> Self {
+        Self::LaneBehind { lane, last_seq, furthest }
+    }
+}
+
+/// Lets no lane go further than the one that is furthest, and returns where that is: for `wait` and [`LANES_GATHER_MARGIN`], or until
+/// [`release_lanes`]. For whoever waits for [`lane_behind`] in their own way, with a transaction for each look, and then calls [`divide`]
+/// without waiting.
+///
+/// # Errors
+///
+/// [`OperateError`] when there is no such consumer, or the database refuses it.
+pub async fn gather_lanes(
+    connection: &mut PgConnection,
+    name: &ConsumerName,
+    wait: Duration,
+) -> Result<i64, OperateError> {
+    let hold = wait.saturating_add(LANES_GATHER_MARGIN).min(LANES_GATHER_MAX);
+    Ok(store::operate::gather_lanes(connection, name.as_str(), Some(hold)).await?)
+}
+
+/// The lane that is furthest behind `furthest`, if one is.
+///
+/// # Errors
+///
+/// [`OperateError`] when no round of the consumer begins, so that it will not come there, or the database refuses it.
+pub async fn lane_behind(
+    connection: &mut PgConnection,
+    name: &ConsumerName,
+    furthest: i64,
+) -> Result<Option<LaneBehind>, OperateError> {
+    let positions = store::consumers::positions(connection, &[name.as_str()]).await?;
+    let standing = positions.first().map_or(Standing::Active, |at| at.standing);
+    let behind = positions.iter().filter(|lane| lane.last_seq < furthest).min_by_key(|lane| lane.last_seq);
+    let Some(last) = behind else { return Ok(None) };
+    if standing != Standing::Active {
+        return Err(OperateError::Refused {
+            rule: "consumer_lanes".to_owned(),
+            message: format!(
+                "no round of consumer {name} begins, so its lanes do not come to the same place"
+            ),
+            hint: Some("Let it go on first: seqline consumers resume.".to_owned()),
+        });
+    }
+    Ok(Some(LaneBehind { lane: last.lane, last_seq: last.last_seq, furthest }))
+}
+
+/// Lets lanes go on that were gathered and are not divided.
+///
+/// # Errors
+///
+/// [`OperateError`] when there is no such consumer, or the database refuses it.
+pub async fn release_lanes(connection: &mut PgConnection, name: &ConsumerName) -> Result<(), OperateError> {
+    store::operate::gather_lanes(connection, name.as_str(), None).await?;
+    Ok(())
 }

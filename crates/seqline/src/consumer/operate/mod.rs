@@ -15,7 +15,7 @@ use super::name::ConsumerName;
 use crate::error::DatabaseError;
 use crate::store;
 
-pub use divide::{Division, divide};
+pub use divide::{Division, LaneBehind, divide, gather_lanes, lane_behind, release_lanes};
 pub use moves::{
     Acknowledged, Replay, Retirement, Rewind, Skip, Target, acknowledge, replay, retire, rewind, skip,
 };
@@ -112,6 +112,8 @@ pub enum OperateError {
     /// It was refused, with the reason.
     #[error("{message}")]
     Refused {
+        /// Which rule refused it, such as `consumer_unknown`.
+        rule: String,
         /// The message of the database.
         message: String,
         /// What to do, if it said so: a sentence.
@@ -142,9 +144,11 @@ impl From<sqlx::Error> for OperateError {
     fn from(error: sqlx::Error) -> Self {
         let error = DatabaseError::from(error);
         match (error.seqline_constraint(), error.pg()) {
-            (Some(_), Some(pg)) => {
-                Self::Refused { message: pg.message().to_owned(), hint: pg.hint().map(str::to_owned) }
-            }
+            (Some(rule), Some(pg)) => Self::Refused {
+                rule: rule.to_owned(),
+                message: pg.message().to_owned(),
+                hint: pg.hint().map(str::to_owned),
+            },
             _ => Self::Database(error),
         }
     }

@@ -1,84 +1,111 @@
-//! A consumer as JSON.
+//! Everything about a consumer.
 
-use seqline::consumer::{AuditEntry, ConsumerDetails, Filter, LaneState, Loss};
+use seqline::consumer::{ConsumerDetails, Filter, LaneState, Loss};
 use serde::Serialize;
-use serde_json::value::RawValue;
 use time::OffsetDateTime;
+use utoipa::ToSchema;
 
-use crate::commands::status::consumers as view;
+use super::row::Row;
+use crate::operate::audit;
 use crate::output::rfc3339;
 
-#[derive(Serialize)]
-pub(super) struct Report {
-    consumer: view::Row,
+/// Everything about a consumer.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ConsumerDetails)]
+pub(crate) struct Report {
+    /// Where it stands, and how it is.
+    consumer: Row,
+    /// What it asks for.
     filter: FilterReport,
+    /// What the events have in common that stay in order.
     lane_key: String,
+    /// Each of its lanes.
     lanes: Vec<LaneReport>,
+    /// The first events that it leaves out and has not come to.
     skipped: Vec<i64>,
+    /// How many those are altogether.
     skipped_events: i64,
+    /// What retention took before it had come there, the highest first.
     lost: Vec<LossReport>,
+    /// How many ranges those are altogether.
     lost_ranges: i64,
-    audit: Vec<AuditReport>,
+    /// What people did to it last, the last first.
+    audit: Vec<audit::Row>,
 }
 
-/// A list that is missing asks for everything.
-#[derive(Serialize, Default)]
+/// What a consumer asks for. A list that is missing asks for everything.
+#[derive(Debug, Serialize, Default, ToSchema)]
+#[schema(as = ConsumerFilter)]
 struct FilterReport {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     types: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     spaces: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     channels: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     resource_kinds: Option<Vec<String>>,
 }
 
-#[derive(Serialize)]
+/// Where a lane stands.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ConsumerLane)]
 struct LaneReport {
+    /// Its number, from 0.
     lane: u32,
+    /// The last event that it has passed.
     last_seq: i64,
+    /// When it was moved last.
+    #[schema(format = DateTime)]
     updated_at: String,
+    /// What it tries.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     trying: Option<TryingReport>,
 }
 
-#[derive(Serialize)]
+/// A round that has begun and has not succeeded so far.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = ConsumerAttempt)]
 struct TryingReport {
+    /// The last event of the round that took many.
     until_seq: i64,
+    /// The event that is tried alone.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     seq: Option<i64>,
+    /// How often it was.
     attempts: u32,
+    /// When it is tried again.
+    #[schema(format = DateTime)]
     next_attempt_at: String,
+    /// How the last attempt ended.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     error_type: Option<String>,
 }
 
-#[derive(Serialize)]
+/// A piece of the log that was lost.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = LostRange)]
 struct LossReport {
+    /// The first event.
     from: i64,
+    /// The last event.
     to: i64,
+    /// When the consumer found out.
+    #[schema(format = DateTime)]
     at: String,
-}
-
-/// What was before and after is missing when it is too long.
-#[derive(Serialize)]
-struct AuditReport {
-    at: String,
-    who: String,
-    action: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    before: Option<Box<RawValue>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    after: Option<Box<RawValue>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    why: Option<String>,
 }
 
 impl Report {
-    pub(super) fn of(details: ConsumerDetails, now: OffsetDateTime) -> Self {
+    pub(crate) fn of(details: ConsumerDetails, now: OffsetDateTime) -> Self {
         Self {
-            consumer: view::row(details.state, now),
+            consumer: Row::of(details.state, now),
             filter: FilterReport::of(&details.filter),
             lane_key: details.lane_key,
             lanes: details.lanes.into_iter().map(LaneReport::of).collect(),
@@ -86,7 +113,7 @@ impl Report {
             skipped_events: details.skipped_count,
             lost: details.losses.iter().map(LossReport::of).collect(),
             lost_ranges: details.losses_count,
-            audit: details.audit.into_iter().map(AuditReport::of).collect(),
+            audit: details.audit.into_iter().map(audit::Row::of).collect(),
         }
     }
 }
@@ -123,18 +150,5 @@ impl LaneReport {
 impl LossReport {
     fn of(loss: &Loss) -> Self {
         Self { from: loss.from, to: loss.to, at: rfc3339(loss.at) }
-    }
-}
-
-impl AuditReport {
-    fn of(entry: AuditEntry) -> Self {
-        Self {
-            at: rfc3339(entry.at),
-            who: entry.who,
-            action: entry.action,
-            before: RawValue::from_string(entry.before).ok(),
-            after: RawValue::from_string(entry.after).ok(),
-            why: entry.why,
-        }
     }
 }

@@ -1,0 +1,221 @@
+//! What operators look at and do over HTTP: the same as with the command, by the same functions.
+//!
+//! All of it needs the right `operate`. Whoever has it not is refused before anything is looked up, so the answer says nothing of what
+//! exists. A change runs in a transaction that names the principal, for the audit log, and waits for a round that is under way only so
+//! long. Few requests at a time are in the database, so that operators leave connections to everybody else.
+
+mod audit;
+mod consumers;
+mod jobs;
+mod parked;
+mod partitions;
+mod place;
+
+use std::ops::{Deref, DerefMut};
+
+use axum::extract::{FromRequestParts, Path};
+use axum::http::request::Parts;
+use seqline::consumer::Mode;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use sqlx::{PgConnection, PgTransaction};
+use tokio::sync::OwnedSemaphorePermit;
+use utoipa::{IntoParams, ToSchema};
+use utoipa_axum::router::OpenApiRouter;
+
+use super::{Api, Caller, Code, Door, Problem};
+use crate::limits::{API_OPERATORS_WAIT, API_RETRY_AFTER, ROUND_WAIT_MAX};
+use crate::operate::Refusal;
+use crate::store;
+
+/// All of it.
+pub(super) fn router() -> OpenApiRouter<Door> {
+    OpenApiRouter::new()
+        .merge(consumers::router())
+        .merge(parked::router())
+        .merge(partitions::router())
+        .merge(jobs::router())
+        .merge(audit::router())
+}
+
+/// A caller who may operate.
+struct Operator {
+    api: Api,
+    principal: String,
+}
+
+impl FromRequestParts<Door> for Operator {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
+        let api = Api::from_request_parts(parts, door).await?;
+        let caller = Caller::from_request_parts(parts, door).await?;
+        caller.may_operate()?;
+        Ok(Self { api, principal: caller.access.principal.clone() })
+    }
+}
+
+/// A transaction of an operator. What is not committed did not happen.
+struct Work {
+    transaction: PgTransaction<'static>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Operator {
+    /// A place among those whose requests are in the database.
+    async fn place(&self) -> Result<OwnedSemaphorePermit, Problem> {
+        let place = self.api.operators.clone().acquire_owned();
+        match self.api.clock.timeout(API_OPERATORS_WAIT, place).await {
+            Some(Ok(place)) => Ok(place),
+            _ => Err(Problem::unavailable("other requests of operators are being answered")),
+        }
+    }
+
+    /// For looking at something.
+    async fn look(&self) -> Result<Work, Problem> {
+        let place = self.place().await?;
+        let mut transaction = seqline::begin(&self.api.pool).await?;
+        let statement_timeout = self.api.config.database.statement_timeout;
+        store::operate::bound(&mut transaction, ROUND_WAIT_MAX, statement_timeout).await?;
+        Ok(Work { transaction, _place: place })
+    }
+
+    /// For changing something, for the principal that asks.
+    async fn act(&self) -> Result<Work, Problem> {
+        let mut work = self.look().await?;
+        seqline::audit::act_for(&mut work, &self.principal).await?;
+        Ok(work)
+    }
+}
+
+impl Work {
+    async fn commit(self) -> Result<(), Problem> {
+        Ok(self.transaction.commit().await?)
+    }
+}
+
+impl Deref for Work {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.transaction
+    }
+}
+
+impl DerefMut for Work {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.transaction
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Unknown(message) => Self::not_found(message),
+            Refusal::Invalid { member, message } => {
+                Self::new(Code::ValidationFailed, "a member of the body is not as expected")
+                    .at(format!("/{member}"), message)
+            }
+            Refusal::Conflict(message) => Self::new(Code::Conflict, message),
+            Refusal::Busy(message) => Self::new(Code::Conflict, message).retry_after(API_RETRY_AFTER),
+            Refusal::Unavailable(message) => Self::unavailable(message),
+            Refusal::Database(error) => error.into(),
+            Refusal::Other(failure) => Self::internal("operate", &failure.message().unwrap_or_default()),
+        }
+    }
+}
+
+/// What is in a path. Something of another form does not exist.
+struct InPath<T>(T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Door> for InPath<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
+        match Path::from_request_parts(parts, door).await {
+            Ok(Path(value)) => Ok(Self(value)),
+            Err(_) => Err(Problem::not_found("there is nothing at this path")),
+        }
+    }
+}
+
+/// Whether something is done, and why.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = Change)]
+struct Change {
+    /// Why, for the audit log: at most 1000 characters.
+    #[schema(nullable = false, max_length = 1000, example = "the mail server is away")]
+    reason: Option<String>,
+    /// Say what would be done, and do nothing.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+impl Change {
+    fn mode(&self) -> Result<Mode<'_>, Problem> {
+        mode(self.dry_run, self.reason.as_deref())
+    }
+}
+
+/// The same for the library.
+fn mode(dry_run: bool, reason: Option<&str>) -> Result<Mode<'_>, Problem> {
+    let why = checked_reason(reason)?;
+    Ok(if dry_run { Mode::Plan } else { Mode::Apply { why } })
+}
+
+/// What the database takes no text with.
+fn checked_reason(reason: Option<&str>) -> Result<Option<&str>, Problem> {
+    match reason {
+        Some(text) if text.contains('\0') => Err(Refusal::Invalid {
+            member: "reason",
+            message: "a character with the code 0 cannot be stored".to_owned(),
+        }
+        .into()),
+        reason => Ok(reason),
+    }
+}
+
+/// A piece of a list.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct PageParams {
+    /// Where the page before ended: its `next`.
+    #[param(nullable = false)]
+    after: Option<String>,
+    /// How many at most.
+    #[param(nullable = false, minimum = 1, maximum = 1000, default = 100)]
+    limit: Option<u32>,
+}
+
+const PAGE_USUAL: u32 = 100;
+
+/// How many at most.
+fn limit(asked: Option<u32>, most: u32) -> Result<u32, Problem> {
+    match asked.unwrap_or(PAGE_USUAL) {
+        limit if (1..=most).contains(&limit) => Ok(limit),
+        _ => Err(invalid(format!("limit is 1 to {most}"))),
+    }
+}
+
+/// Where the page before ended, if it is a number.
+fn after(asked: Option<&str>) -> Result<Option<i64>, Problem> {
+    asked.map(|text| text.parse().map_err(|_| other_after())).transpose()
+}
+
+fn other_after() -> Problem {
+    invalid("after is not the next of a page of this list")
+}
+
+/// A parameter that cannot be in anything that is looked for.
+fn checked_text(name: &str, text: Option<String>) -> Result<Option<String>, Problem> {
+    match text {
+        Some(text) if text.contains('\0') => Err(invalid(format!("{name} has a character with the code 0"))),
+        text => Ok(text),
+    }
+}
+
+fn invalid(detail: impl Into<std::borrow::Cow<'static, str>>) -> Problem {
+    Problem::new(Code::ValidationFailed, detail)
+}
