@@ -186,7 +186,7 @@ async fn run(cli: Cli, server: Option<&Server>) -> Result<(), Failure> {
         Command::Config(args) => commands::config::run(&args),
         Command::Healthcheck(args) => commands::healthcheck::run(&args).await,
         Command::Serve(args) => match server {
-            Some(server) => commands::serve::run(&database, args, server).await,
+            Some(server) => Box::pin(commands::serve::run(&database, args, server)).await,
             None => Err(Failure::Unexpected("a server was not prepared".to_owned())),
         },
     }

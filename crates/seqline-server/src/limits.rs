@@ -170,6 +170,7 @@ pub(crate) const API_IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
 /// Keys of requests that are forgotten in one statement: a moment's work.
 pub(crate) const API_KEYS_PRUNED_AT_ONCE: i64 = 1000;
+
 /// How many requests of operators are in the database at the same time: people ask few, and everybody else needs connections too.
 pub(crate) const API_OPERATORS_MAX: usize = 3;
 
@@ -184,3 +185,41 @@ pub(crate) const PARTITIONS_LIST_MAX: u32 = 1000;
 
 /// Most consumers in one list.
 pub(crate) const CONSUMERS_LIST_MAX: u32 = 1000;
+
+/// Credentials that are remembered for a moment, those that give something and those that give nothing each: more than a process has
+/// clients at once, and some megabytes of memory.
+pub(crate) const PERMISSION_ENTRIES_MAX: usize = 20_000;
+
+/// Questions about credentials that are on their way to the database at once: each takes a millisecond, and the connections of the pool
+/// are for the others too.
+pub(crate) const PERMISSION_LOADS_MAX: usize = 4;
+
+/// Events that a reader asks the database for before it knows how large they are: few enough that the largest fit into memory, and enough
+/// to know.
+pub(crate) const API_FIRST_READ_EVENTS: usize = 100;
+
+/// Events that one look into the hub goes through, while the tail has to wait: far below a millisecond.
+pub(crate) const HUB_LOOK_EVENTS_MAX: usize = 1000;
+
+/// Events in a page if nobody says how many.
+pub(crate) const API_PAGE_EVENTS_USUAL: usize = 100;
+
+/// How long a request looks for the first event for its reader before it is sent on with an empty page: short beside every timeout on its
+/// way.
+pub(crate) const API_LOOK_MAX: Duration = Duration::from_secs(2);
+
+/// Events, and bytes of them, that a stream takes at once: what is in memory for a client that takes nothing.
+pub(crate) const API_STREAM_PAGE_EVENTS: usize = 500;
+
+/// See [`API_STREAM_PAGE_EVENTS`].
+pub(crate) const API_STREAM_PAGE_BYTES: usize = 64 * 1024;
+
+/// Pause of a stream before it asks a database again that was away.
+pub(crate) const API_RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// How long clients wait before they come back, by chance between these: all those of a server that stopped come back at the same time
+/// otherwise.
+pub(crate) const API_STREAM_RETRY_MIN: Duration = Duration::from_secs(1);
+
+/// See [`API_STREAM_RETRY_MIN`].
+pub(crate) const API_STREAM_RETRY_MAX: Duration = Duration::from_secs(5);

@@ -528,6 +528,13 @@ impl StoredPayload {
     }
 }
 
+/// For events that no log gave out, such as those of a test.
+impl From<Payload> for StoredPayload {
+    fn from(payload: Payload) -> Self {
+        Self(payload.into_raw())
+    }
+}
+
 impl fmt::Debug for StoredPayload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "StoredPayload({} bytes)", self.0.get().len())

@@ -37,6 +37,10 @@ impl Payload {
         Self(RawValue::from_string("{}".to_owned()).unwrap_or_else(|_| unreachable!("{{}} is JSON")))
     }
 
+    pub(crate) fn into_raw(self) -> Box<RawValue> {
+        self.0
+    }
+
     /// Takes JSON text.
     ///
     /// # Errors

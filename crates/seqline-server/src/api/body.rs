@@ -2,7 +2,7 @@
 //! that would go unnoticed otherwise.
 
 use axum::body::{Body, Bytes};
-use axum::extract::{FromRequest, FromRequestParts, Query, Request};
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -17,6 +17,10 @@ pub(crate) struct JsonBody<T>(pub(crate) T);
 /// The parameters of the query.
 #[derive(Debug)]
 pub(crate) struct Params<T>(pub(crate) T);
+
+/// The parameters of the path.
+#[derive(Debug)]
+pub(crate) struct PathParams<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<Door> for JsonBody<T> {
     type Rejection = Problem;
@@ -35,6 +39,17 @@ impl<T: DeserializeOwned> FromRequestParts<Door> for Params<T> {
         match Query::try_from_uri(&parts.uri) {
             Ok(Query(params)) => Ok(Self(params)),
             Err(refused) => Err(Problem::malformed(refused.body_text())),
+        }
+    }
+}
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Door> for PathParams<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
+        match Path::from_request_parts(parts, door).await {
+            Ok(Path(params)) => Ok(Self(params)),
+            Err(_) => Err(Problem::malformed("a part of the path is not as expected")),
         }
     }
 }

@@ -10,24 +10,34 @@
 //! what requests are answered with, `auth` who asks, `body` what they say, `database` where requests ask; `append` lets
 //! requests share transactions; `routes` has a file for each resource, and `openapi` makes
 //! the document of all of them.
+//!
+//! Who reads: `query` is what a reader asks for, `hub` has the latest events and fills its pages, within what `permissions` says of it;
+//! `events` are pages of them, `stream` is a stream.
 
 mod append;
 mod auth;
 mod body;
 mod database;
+mod envelope;
+mod events;
+mod hub;
 mod openapi;
 mod operate;
 mod permissions;
 mod position;
 mod problem;
+mod query;
 mod routes;
 mod server;
 mod state;
+mod stream;
 
 pub(crate) use self::append::prune;
 pub(crate) use self::auth::{Caller, Credential};
-pub(crate) use self::body::{JsonBody, Params};
+pub(crate) use self::body::{JsonBody, Params, PathParams};
 pub(crate) use self::database::Database;
+pub(crate) use self::hub::Hub;
+pub(crate) use self::hub::waiting::Kind as Waiting;
 pub(crate) use self::position::Position;
 pub(crate) use self::problem::{Code, Problem};
 pub(crate) use self::server::ApiServer;

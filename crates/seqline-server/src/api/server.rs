@@ -14,13 +14,14 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, header::HeaderName};
+use axum::http::{HeaderValue, Method, header::HeaderName};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use opentelemetry::KeyValue;
 use seqline::Clock;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -35,6 +36,7 @@ use crate::failure::Failure;
 use crate::limits::{
     ACCEPT_PAUSE, API_HEAD_BYTES_MAX, API_PING_INTERVAL, API_REQUEST_ID_BYTES_MAX, API_STREAMS_MAX,
 };
+use crate::metrics::catalogue;
 
 mod unread;
 
@@ -229,6 +231,7 @@ async fn answer(State(door): State<Door>, mut request: Request, next: Next) -> R
     let status = response.status().as_u16();
     let (route, took) =
         (route.as_ref().map_or("", MatchedPath::as_str), door.clock.elapsed().saturating_sub(begun));
+    door.requests.add(1.0, &counted_as(&method, route, status));
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
     if response.status().is_server_error() {
         tracing::warn!(request_id = id, %method, route, status, took_ms, "request not answered");
@@ -239,6 +242,26 @@ async fn answer(State(door): State<Door>, mut request: Request, next: Next) -> R
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
+}
+
+/// The route is the one that matched, and the method one of those that are known: neither is what a client makes up.
+fn counted_as(method: &Method, route: &str, status: u16) -> [KeyValue; 3] {
+    let known = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::DELETE,
+        Method::PATCH,
+        Method::OPTIONS,
+    ];
+    let method = known.iter().find(|known| *known == method).map_or("other", Method::as_str);
+    let route = if route.is_empty() { "none" } else { route };
+    [
+        KeyValue::new(catalogue::METHOD, method.to_owned()),
+        KeyValue::new(catalogue::ROUTE, route.to_owned()),
+        KeyValue::new(catalogue::STATUS, i64::from(status)),
+    ]
 }
 
 /// The one that the client gave, if it can be shown, or a new one.

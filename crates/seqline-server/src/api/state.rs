@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use opentelemetry::metrics::Counter;
 use seqline::{Clock, DatabaseError, DurableHead, read};
 use sqlx::PgPool;
 use tokio::sync::{Semaphore, watch};
@@ -15,10 +16,14 @@ use uuid::Uuid;
 
 use super::append::Appender;
 use super::database::Database;
+use super::hub::Hub;
+use super::hub::reader::Reader;
+use super::hub::waiting::WaitingRoom;
 use super::permissions::Permissions;
 use super::{Code, Position, Problem};
 use crate::config::Config;
 use crate::limits::{API_OPERATORS_MAX, API_RETRY_AFTER};
+use crate::metrics::{Metrics, catalogue};
 use crate::ops::Health;
 
 /// What answers in one epoch. Cheap to clone.
@@ -38,6 +43,10 @@ pub(crate) struct Answering {
     pub(crate) database: Database,
     /// What appends.
     pub(crate) appender: Appender,
+    /// Fills the pages of those who read.
+    pub(crate) reader: Reader,
+    /// Where they wait.
+    pub(crate) waiting: WaitingRoom,
     /// Up to where events may be handed out.
     pub(crate) durable: Arc<DurableHead>,
     /// Places for requests of operators.
@@ -57,11 +66,24 @@ impl Deref for Api {
 }
 
 impl Api {
-    pub(crate) fn new(pool: PgPool, config: &Config, clock: &Clock, epoch: Uuid, health: &Health) -> Self {
+    pub(crate) fn new(pool: PgPool, config: &Config, clock: &Clock, hub: &Hub, health: &Health) -> Self {
+        let keys = &config.api;
         let database = Database::new(pool.clone(), clock.clone(), config.database.statement_timeout);
+        let permissions = Permissions::of_database(database.clone(), keys.permissions_max_age, clock.clone());
+        let reader = Reader {
+            hub: hub.clone(),
+            permissions: permissions.clone(),
+            database: database.clone(),
+            places: Arc::new(Semaphore::new(size(keys.readers_max).min(Semaphore::MAX_PERMITS))),
+            scan: keys.catch_up_scan_size,
+            behind_max: Some(i64::from(keys.catch_up_events_max)).filter(|behind_max| *behind_max > 0),
+        };
+        let epoch = hub.epoch();
         Self(Arc::new(Answering {
-            permissions: Permissions::new(pool.clone()),
-            appender: Appender::start(database.clone(), &config.api),
+            permissions,
+            reader,
+            waiting: WaitingRoom::new(size(keys.waiting_max)),
+            appender: Appender::start(database.clone(), keys),
             database,
             pool,
             config: Arc::new(config.clone()),
@@ -92,10 +114,19 @@ impl Api {
         Ok(ends)
     }
 
+    /// As long as what is returned lives, the end of the epoch waits for it.
+    pub(crate) fn under_way(&self) -> TaskTrackerToken {
+        self.0.requests.token()
+    }
+
     /// A number as it leaves the server.
     pub(crate) fn position(&self, seq: i64) -> Position {
         Position { epoch: self.epoch, seq }
     }
+}
+
+fn size(key: u32) -> usize {
+    usize::try_from(key).unwrap_or(usize::MAX)
 }
 
 /// What is behind the address: an [`Api`], or none for a while. Cheap to clone.
@@ -104,15 +135,18 @@ pub(crate) struct Door {
     pub(crate) config: Arc<Config>,
     pub(crate) clock: Clock,
     health: Health,
+    /// Counts the requests.
+    pub(super) requests: Counter<f64>,
     behind: Arc<watch::Sender<Option<Api>>>,
 }
 
 impl Door {
-    pub(crate) fn new(config: &Config, clock: &Clock, health: &Health) -> Self {
+    pub(crate) fn new(config: &Config, clock: &Clock, health: &Health, metrics: &Metrics) -> Self {
         Self {
             config: Arc::new(config.clone()),
             clock: clock.clone(),
             health: health.clone(),
+            requests: metrics.count(&catalogue::API_REQUESTS),
             behind: Arc::default(),
         }
     }

@@ -40,6 +40,15 @@ pub const LISTENER: &str = "seqline.listener.name";
 pub const POOL_STATE: &str = "seqline.pool.state";
 /// The attribute that says in which state a job is.
 pub const JOB_STATE: &str = "seqline.job.state";
+/// The attribute that names what a request was for, with the names of its parameters and not their values; `none` for nothing that is
+/// there.
+pub const ROUTE: &str = "http.route";
+/// The attribute that names the method of a request, `other` for one that nobody knows.
+pub const METHOD: &str = "http.request.method";
+/// The attribute with the status of an answer.
+pub const STATUS: &str = "http.response.status_code";
+/// The attribute that says what waits for events: `request` or `stream`.
+pub const WAITING_KIND: &str = "seqline.api.waiting.kind";
 /// The attribute with the version of the program.
 pub const VERSION: &str = "seqline.version";
 /// The attribute with the role of the process.
@@ -87,6 +96,10 @@ metrics! {
     CONSUMER_EVENTS = "seqline.consumer.events", Counter, "{event}", [CONSUMER], false, "Events that a consumer has handled in this process, in rounds that committed.";
     TAIL_LAG = "seqline.tail.lag", Gauge, "{event}", [], false, "Events that the tail of this process has still to deliver.";
     FANOUT_LAG = "seqline.event.fanout.lag", Histogram, "s", [], false, "How long it took from the start of an event's transaction to its arrival at the tail of this process.";
+    API_REQUESTS = "seqline.api.requests", Counter, "{request}", [METHOD, ROUTE, STATUS], false, "Requests to the API that were answered. A stream counts when it begins.";
+    API_WAITING = "seqline.api.waiting", Gauge, "{request}", [WAITING_KIND], false, "Requests that wait for events, and streams that run.";
+    HUB_EVENTS = "seqline.hub.events", Gauge, "{event}", [], false, "Events that this process holds in memory for those who read over HTTP.";
+    HUB_SIZE = "seqline.hub.size", Gauge, "By", [], false, "What they take there.";
     SEQUENCER_RUNNING = "seqline.sequencer.running", Gauge, "", [], true, "1 while any process has the lease to number events after commit. 0 is right when events are numbered at commit.";
     STAGED = "seqline.sequencer.staged", Gauge, "{transaction}", [], true, "Transactions that have committed and whose events have no number yet.";
     STAGED_AGE = "seqline.sequencer.staged_age", Gauge, "s", [], true, "How long the first of them has waited; 0 when none waits.";

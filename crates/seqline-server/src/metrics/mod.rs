@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Histogram, Meter, MeterProvider};
+use opentelemetry::metrics::{Counter, Histogram, Meter, MeterProvider};
 use opentelemetry_sdk::metrics::SdkMeterProvider;
 use prometheus::{Encoder, Registry, TextEncoder};
 use seqline::Clock;
@@ -106,6 +106,11 @@ impl Metrics {
                 let _registered = builder.build();
             }
         }
+    }
+
+    /// What counts single things.
+    pub(crate) fn count(&self, metric: &'static Metric) -> Counter<f64> {
+        self.meter.f64_counter(metric.name).with_unit(metric.unit).with_description(metric.doc).build()
     }
 
     /// What takes the values of a histogram of seconds.

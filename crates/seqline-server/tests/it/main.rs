@@ -19,6 +19,7 @@ mod maintenance;
 mod migrate;
 mod ops;
 mod parked;
+mod reading;
 mod readme;
 mod redact;
 mod restore;

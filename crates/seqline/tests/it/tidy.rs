@@ -15,7 +15,7 @@ use self::source::{Source, sql_words};
 const LINES_MAX: usize = 600;
 
 /// Modules that decide and do nothing: whoever wants to test or fuzz them needs no database and no clock.
-const PURE: [&str; 29] = [
+const PURE: [&str; 32] = [
     "crates/seqline/src/access/token.rs",
     "crates/seqline/src/access/visibility.rs",
     "crates/seqline/src/backoff.rs",
@@ -32,6 +32,9 @@ const PURE: [&str; 29] = [
     "crates/seqline/src/payload.rs",
     "crates/seqline/src/sequencer/window.rs",
     "crates/seqline-server/src/api/position.rs",
+    "crates/seqline-server/src/api/hub/page.rs",
+    "crates/seqline-server/src/api/hub/ring.rs",
+    "crates/seqline-server/src/api/permissions/cache.rs",
     "crates/seqline-server/src/commands/doctor/finding.rs",
     "crates/seqline-server/src/commands/import/convert.rs",
     "crates/seqline-server/src/config/checks.rs",

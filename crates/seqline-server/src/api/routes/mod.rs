@@ -21,6 +21,9 @@ pub(super) fn all() -> (Router<Door>, OpenApi) {
         .routes(routes!(append::batch))
         .routes(routes!(log::show))
         .routes(routes!(me::show))
+        .routes(routes!(super::events::list))
+        .routes(routes!(super::events::of_resource))
+        .routes(routes!(super::stream::follow))
         .routes(routes!(document::show))
         .merge(super::operate::router())
         .split_for_parts();

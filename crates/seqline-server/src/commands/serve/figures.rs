@@ -7,21 +7,23 @@ use seqline::consumer::{ConsumerName, RoundTally};
 use sqlx::PgPool;
 use tokio::sync::watch;
 
+use crate::api::{Api, Waiting};
 use crate::metrics::catalogue::{self, Metric};
 use crate::metrics::{Metrics, Value};
 use crate::ops::Health;
 
 /// The parts that run, as far as they are shown. There are none before the start, and others after a new epoch.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Figures(Arc<Mutex<Option<Shown>>>);
 
 /// What is shown of them.
-#[derive(Debug)]
 pub(super) struct Shown {
     pub(super) pool: PgPool,
     /// The listening connections, by name.
     pub(super) listeners: Vec<(&'static str, watch::Receiver<bool>)>,
     pub(super) tallies: Vec<(ConsumerName, Arc<RoundTally>)>,
+    /// The API, where there is one.
+    pub(super) api: Option<Api>,
 }
 
 impl Figures {
@@ -32,6 +34,9 @@ impl Figures {
         figures.observe(metrics, &catalogue::LISTENER_CONNECTED, listeners);
         figures.observe(metrics, &catalogue::CONSUMER_ROUNDS, rounds);
         figures.observe(metrics, &catalogue::CONSUMER_EVENTS, events);
+        figures.observe(metrics, &catalogue::API_WAITING, waiting);
+        figures.observe(metrics, &catalogue::HUB_EVENTS, |shown| hub(shown, |(events, _)| events));
+        figures.observe(metrics, &catalogue::HUB_SIZE, |shown| hub(shown, |(_, bytes)| bytes));
         let health = health.clone();
         metrics.observe(&catalogue::TAIL_LAG, move || {
             let seen = health.seen().zip(health.tail_position());
@@ -85,6 +90,19 @@ fn rounds(shown: &Shown) -> Vec<Value> {
 
 fn events(shown: &Shown) -> Vec<Value> {
     shown.tallies.iter().map(|(consumer, tally)| (number(tally.events()), vec![name(consumer)])).collect()
+}
+
+fn waiting(shown: &Shown) -> Vec<Value> {
+    let of = |api: &Api| {
+        [(Waiting::Request, "request"), (Waiting::Stream, "stream")].map(|(kind, name)| {
+            (number(api.waiting.taken(kind) as u64), vec![KeyValue::new(catalogue::WAITING_KIND, name)])
+        })
+    };
+    shown.api.iter().flat_map(of).collect()
+}
+
+fn hub(shown: &Shown, figure: fn((usize, usize)) -> usize) -> Vec<Value> {
+    shown.api.iter().map(|api| (number(figure(api.reader.hub.size()) as u64), Vec::new())).collect()
 }
 
 fn name(consumer: &ConsumerName) -> KeyValue {

@@ -44,7 +44,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs, server: &Serve
     let api_address = api.as_ref().map(ApiServer::address);
     let mut lifecycle = Lifecycle::new(server.clock.clone());
     let health = ops::answer(&mut lifecycle, ops, config, metrics, role.as_str());
-    let door = Door::new(config, &server.clock, &health);
+    let door = Door::new(config, &server.clock, &health, metrics);
     if let Some(api) = api {
         let door = door.clone();
         lifecycle.start("api_server", Phase::Delivery, |stop| async move {
@@ -269,7 +269,7 @@ mod tests {
             metrics,
             clock: &clock,
         };
-        let door = Door::new(&config, &clock, &health);
+        let door = Door::new(&config, &clock, &health, metrics);
         let (ending_since, has_served) = (OnceLock::new(), OnceLock::new());
         Serving { making, figures, health, door, stop, ending_since, has_served }.run(lifecycle, epoch).await
     }

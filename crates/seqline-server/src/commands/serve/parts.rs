@@ -3,13 +3,13 @@
 use seqline::Clock;
 use seqline::consumer::{Consumer, ConsumerName, Consumers, EnsureError, StartAt};
 use seqline::sequencer::Sequencer;
-use seqline::tail::Tail;
+use seqline::tail::{Sink, Tail};
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
 use super::figures::{Figures, Shown};
-use crate::api::{Api, Door};
+use crate::api::{Api, Door, Hub};
 use crate::cli::ServeRole;
 use crate::config::Config;
 use crate::failure::Failure;
@@ -109,8 +109,8 @@ impl Making<'_> {
         door: &Door,
     ) -> Lifecycle {
         let mut lifecycle = Lifecycle::new(self.clock.clone());
-        let api = Api::new(parts.pool.clone(), self.config, self.clock, epoch, health);
-        let mut shown = Shown { pool: parts.pool, listeners: Vec::new(), tallies: Vec::new() };
+        let mut shown =
+            Shown { pool: parts.pool.clone(), listeners: Vec::new(), tallies: Vec::new(), api: None };
         if let Some((sequencer, jobs, consumers)) = parts.worker {
             shown.tallies = consumers.tallies();
             shown.listeners.push(("consumers", consumers.listening()));
@@ -130,9 +130,15 @@ impl Making<'_> {
             shown.listeners.push(("tail", tail.listening()));
             let lag = self.metrics.seconds(&catalogue::FANOUT_LAG);
             let lag = FanoutLag { clock: self.clock.clone(), lag };
+            let hub = Hub::for_config(epoch, *tail.head().borrow(), self.config);
+            let api = Api::new(parts.pool, self.config, self.clock, &hub, health);
+            // Permissions first and the hub last: what a batch changes is known before anybody gets it.
+            let sinks: Vec<Box<dyn Sink>> =
+                vec![Box::new(api.permissions.clone()), Box::new(lag), Box::new(hub)];
             lifecycle.start("event_tail", Phase::Delivery, |stop| async move {
-                tail.run(vec![Box::new(lag)], stop).await.map_err(|error| error.to_string())
+                tail.run(sinks, stop).await.map_err(|error| error.to_string())
             });
+            shown.api = Some(api.clone());
             let door = door.clone();
             lifecycle.start("api", Phase::Delivery, |stop| async move {
                 door.open(api, stop).await;

@@ -3,7 +3,7 @@
 use seqline_testkit::{Role, TestDb};
 
 use crate::support::{Seqline, append, as_admin, on, run_sql, server_db, small_partitions};
-use crate::worker::{Worker, server, worker};
+use crate::worker::{Worker, get, server, worker};
 
 fn quick(server: Seqline) -> Seqline {
     server.env("SEQLINE_TELEMETRY__REFRESH_INTERVAL", "100ms")
@@ -103,6 +103,8 @@ async fn every_metric_that_is_shown_is_in_the_catalogue_and_has_its_attributes_o
     let server = Worker::start(quick(server(&db, "all"))).await;
     append(&db.app(), [1]).await;
     server.records([1]).await;
+    let api = server.says("api listening").await["address"].as_str().unwrap().to_owned();
+    assert_eq!(get(&api, "/v1/nothing").await.0, 404);
     server.shows("seqline_log_head", 1.0).await;
     server.shows("seqline_event_fanout_lag_seconds_count", 1.0).await;
     server.shows("seqline_jobs_count{seqline_job_state=\"completed\"}", 1.0).await;
