@@ -223,3 +223,18 @@ pub(crate) const API_STREAM_RETRY_MIN: Duration = Duration::from_secs(1);
 
 /// See [`API_STREAM_RETRY_MIN`].
 pub(crate) const API_STREAM_RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// Credentials that are remembered to have been good, 40 bytes each. More users at once are still let in, at the rate of those who are not known.
+pub(crate) const API_KNOWN_MAX: usize = 10_000;
+
+/// After how many requests the rates of those are forgotten who have not asked for a while.
+pub(crate) const API_SWEEP_AFTER: usize = 4096;
+
+/// Bodies of requests that are in memory at the same time, in all: more are told to come again. Each is there twice while it is read.
+pub(crate) const API_BODIES_KIB_MAX: usize = 256 * 1024;
+
+/// How much of a body that is too large is still taken, so that its sender reads the refusal and does not find a broken connection.
+pub(crate) const API_DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// How long that may take.
+pub(crate) const API_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);

@@ -63,14 +63,20 @@ impl FromRequestParts<Door> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
         let api = Api::from_request_parts(parts, door).await?;
-        let credential = credential(&parts.headers)?;
-        match api.permissions.of(&credential).await? {
-            Some(access) => Ok(Self { access, credential }),
-            None => Err(Problem::new(
+        let credential = match credential(&parts.headers) {
+            Ok(credential) => credential,
+            Err(problem) => return Err(door.limiter.may_be_nobody().err().unwrap_or(problem)),
+        };
+        door.limiter.may_show(&credential)?;
+        let Some(access) = api.permissions.of(&credential).await? else {
+            door.limiter.forget(&credential);
+            return Err(Problem::new(
                 Code::Unauthenticated,
                 "the token is unknown, has expired or was revoked, or its principal is disabled",
-            )),
-        }
+            ));
+        };
+        door.limiter.may_ask(&credential, &access.principal)?;
+        Ok(Self { access, credential })
     }
 }
 

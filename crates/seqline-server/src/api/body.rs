@@ -1,14 +1,18 @@
 //! What a request says, read within its bounds and taken strictly: an unknown member is refused with its place, because it is a mistake
 //! that would go unnoticed otherwise.
 
-use axum::body::{Body, Bytes};
+use std::ops::Deref;
+
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::{Code, Door, Problem};
+use crate::limits::{API_DRAIN_BYTES_MAX, API_DRAIN_TIMEOUT};
 
 /// A body of JSON.
 #[derive(Debug)]
@@ -64,21 +68,85 @@ pub(crate) fn refuse_other_types(headers: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(Code::UnsupportedMediaType, "send JSON, with Content-Type: application/json"))
 }
 
+/// What somebody said, and the room that it takes until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Said {
+    bytes: Vec<u8>,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl Deref for Said {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// The whole body, within `api.request_bytes_max` and `api.request_timeout`.
-pub(crate) async fn read(body: Body, door: &Door) -> Result<Bytes, Problem> {
-    let (bytes_max, timeout) = (door.config.api.request_bytes_max, door.config.api.request_timeout);
-    let limited = Limited::new(body, usize::try_from(bytes_max).unwrap_or(usize::MAX));
-    let read = door.clock.timeout(timeout, limited.collect()).await;
-    let read = read.ok_or_else(|| {
-        Problem::new(Code::RequestTimeout, "the body did not come within api.request_timeout")
-    })?;
-    match read {
-        Ok(read) => Ok(read.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Problem::new(
+pub(crate) async fn read(mut body: Body, door: &Door) -> Result<Said, Problem> {
+    let timeout = door.config.api.request_timeout;
+    let read = door.clock.timeout(timeout, read_to_end(&mut body, door)).await;
+    let late = || Problem::new(Code::RequestTimeout, "the body did not come within api.request_timeout");
+    let read = read.unwrap_or_else(|| Err(late()));
+    if read.as_ref().is_err_and(|problem| problem.code() == Code::RequestTooLarge) {
+        door.clock.timeout(API_DRAIN_TIMEOUT, drain(&mut body)).await;
+    }
+    read
+}
+
+async fn read_to_end(body: &mut Body, door: &Door) -> Result<Said, Problem> {
+    let bytes_max = door.config.api.request_bytes_max;
+    let most = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+    let too_large = || {
+        Problem::new(
             Code::RequestTooLarge,
             format!("the body has more than {bytes_max} bytes, which api.request_bytes_max allows"),
-        )),
-        Err(_) => Err(Problem::malformed("the body broke off")),
+        )
+    };
+    if body.size_hint().lower() > u64::from(bytes_max) {
+        return Err(too_large());
+    }
+    let mut said = Said { bytes: Vec::new(), room: None };
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Problem::malformed("the body broke off"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if data.len() > most.saturating_sub(said.bytes.len()) {
+            return Err(too_large());
+        }
+        said.bytes.extend_from_slice(&data);
+        said.take_room(door)?;
+    }
+    Ok(said)
+}
+
+impl Said {
+    /// Takes the room for what has come, as far as it has none.
+    fn take_room(&mut self, door: &Door) -> Result<(), Problem> {
+        let taken = self.room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let needed = self.bytes.len().div_ceil(1024);
+        let more = u32::try_from(needed.saturating_sub(taken)).unwrap_or(u32::MAX);
+        if more == 0 {
+            return Ok(());
+        }
+        let full =
+            |_| Problem::unavailable("the bodies of other requests fill the memory that there is for them");
+        let more = door.bodies.clone().try_acquire_many_owned(more).map_err(full)?;
+        match &mut self.room {
+            Some(room) => room.merge(more),
+            room => *room = Some(more),
+        }
+        Ok(())
+    }
+}
+
+/// Takes what still comes, up to a bound.
+async fn drain(body: &mut Body) {
+    let mut taken = 0;
+    while taken < API_DRAIN_BYTES_MAX
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        taken += frame.data_ref().map_or(0, Bytes::len);
     }
 }
 

@@ -33,15 +33,19 @@ impl Database {
         self.clock.timeout(self.limit, work).await.unwrap_or_else(|| Err(late().into()))
     }
 
-    /// Statements that need no transaction. Cancel safe.
+    /// Statements that need no transaction, with waiting for a connection. Cancel safe.
     pub(crate) async fn ask<T, E: From<sqlx::Error> + From<DatabaseError>>(
         &self,
         question: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut lease = self.lease().await?;
-        let answer = self.in_time(lease.alone(question)).await?;
-        lease.done();
-        Ok(answer)
+        let asked = async {
+            let mut lease = self.lease().await?;
+            let answer = lease.alone(question).await;
+            // A refusal is an answer too, and leaves nothing open.
+            lease.done();
+            answer
+        };
+        self.in_time(asked).await
     }
 }
 

@@ -7,7 +7,7 @@
 //! because the database is away or nobody has said which history it has, every request is told so and when to come again.
 //!
 //! In reading order: `position` is how a number leaves the server, `problem` how a refusal does; `server` has the connections, `state`
-//! what requests are answered with, `auth` who asks, `body` what they say, `database` where requests ask; `append` lets
+//! what requests are answered with, `auth` who asks and `limiter` how often, `body` what they say, `database` where requests ask; `append` lets
 //! requests share transactions; `routes` has a file for each resource, and `openapi` makes
 //! the document of all of them.
 //!
@@ -21,6 +21,7 @@ mod database;
 mod envelope;
 mod events;
 mod hub;
+mod limiter;
 mod openapi;
 mod operate;
 mod permissions;

@@ -19,10 +19,11 @@ use super::database::Database;
 use super::hub::Hub;
 use super::hub::reader::Reader;
 use super::hub::waiting::WaitingRoom;
+use super::limiter::Limiter;
 use super::permissions::Permissions;
 use super::{Code, Position, Problem};
 use crate::config::Config;
-use crate::limits::{API_OPERATORS_MAX, API_RETRY_AFTER};
+use crate::limits::{API_BODIES_KIB_MAX, API_OPERATORS_MAX, API_RETRY_AFTER};
 use crate::metrics::{Metrics, catalogue};
 use crate::ops::Health;
 
@@ -134,6 +135,10 @@ fn size(key: u32) -> usize {
 pub(crate) struct Door {
     pub(crate) config: Arc<Config>,
     pub(crate) clock: Clock,
+    /// How often who may ask.
+    pub(crate) limiter: Arc<Limiter>,
+    /// Room for bodies of requests, in KiB.
+    pub(crate) bodies: Arc<Semaphore>,
     health: Health,
     /// Counts the requests.
     pub(super) requests: Counter<f64>,
@@ -145,6 +150,8 @@ impl Door {
         Self {
             config: Arc::new(config.clone()),
             clock: clock.clone(),
+            limiter: Arc::new(Limiter::new(&config.api, clock)),
+            bodies: Arc::new(Semaphore::new(API_BODIES_KIB_MAX)),
             health: health.clone(),
             requests: metrics.count(&catalogue::API_REQUESTS),
             behind: Arc::default(),

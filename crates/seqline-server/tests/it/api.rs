@@ -2,6 +2,7 @@
 
 mod append;
 mod client;
+mod faults;
 mod idempotency;
 mod operate;
 mod reference;

@@ -1,6 +1,5 @@
 //! Appending events.
 
-use axum::body::Bytes;
 use axum::extract::{OriginalUri, Request};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -11,7 +10,8 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use crate::api::append::{Appended, EventBody, KeyHeader, Place, Sender};
-use crate::api::{Api, Caller, Code, Door, Problem, body};
+use crate::api::body::{self, Said};
+use crate::api::{Api, Caller, Code, Door, Problem};
 
 /// Says that an answer is the first one to this request, and that nothing was appended now.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
@@ -134,7 +134,7 @@ struct Asked {
     method: Method,
     uri: Uri,
     headers: HeaderMap,
-    body: Bytes,
+    body: Said,
 }
 
 impl Asked {

@@ -2,6 +2,7 @@
 
 mod append;
 mod document;
+mod event;
 mod log;
 mod me;
 mod reference;
@@ -19,6 +20,7 @@ pub(super) fn all() -> (Router<Door>, OpenApi) {
     let (router, openapi) = OpenApiRouter::with_openapi(openapi::base())
         .routes(routes!(append::one))
         .routes(routes!(append::batch))
+        .routes(routes!(event::show))
         .routes(routes!(log::show))
         .routes(routes!(me::show))
         .routes(routes!(super::events::list))

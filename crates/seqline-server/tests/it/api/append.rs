@@ -58,6 +58,33 @@ async fn an_event_is_in_the_log_with_all_its_members_and_its_position_when_that_
 }
 
 #[tokio::test]
+async fn one_event_is_read_by_its_id_by_whoever_may_see_it() {
+    let db = server_db().await;
+    let (server, client) = serving(&db).await;
+    let [open, own, others] = [
+        event(1),
+        event_with(2, &json!({ "receive_action": "self", "audience_principal_id": "shop" })),
+        event_with(3, &json!({ "receive_action": "order.read" })),
+    ];
+    let ids = client.post("/v1/events/batch", &json!({ "events": [open, own, others] })).await.ok(201);
+    let id = |index: usize| ids["events"][index]["id"].as_str().unwrap().to_owned();
+    eventually(DEADLINE, "they have their numbers", async || numbers(&db).await.len() == 3).await;
+    for (index, audience) in [(0, None), (1, Some("self"))] {
+        let event = client.get(&format!("/v1/events/{}", id(index))).await.ok(200);
+        assert_eq!(event["id"], id(index));
+        assert_eq!(event.get("audience").and_then(Value::as_str), audience);
+        assert_eq!(event["payload"]["planted"], PLANTED);
+    }
+    let unknown = Uuid::now_v7().to_string();
+    for id in [id(2), unknown, "17".to_owned(), id(0).replace('-', "")] {
+        client.get(&format!("/v1/events/{id}")).await.problem(404, "not_found");
+    }
+    let robin = Client::new(&client.address).token(&token(&db, "Robin", APPEND).await);
+    robin.get(&format!("/v1/events/{}", id(1))).await.problem(404, "not_found");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_batch_is_in_the_log_as_a_whole_in_its_order_or_not_at_all() {
     let db = with_jobs(TestDb::at_commit().await).await;
     let (server, client) = serving(&db).await;

@@ -15,7 +15,7 @@ use crate::support::DEADLINE;
 #[derive(Debug, Clone)]
 pub(crate) struct Client {
     pub(crate) address: String,
-    headers: Vec<(String, String)>,
+    pub(crate) headers: Vec<(String, String)>,
 }
 
 /// What it was answered.

@@ -1,0 +1,44 @@
+//! A single event.
+
+use axum::extract::Path;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use seqline::DatabaseError;
+use seqline::envelope::{Delivery, Envelope};
+use seqline::read;
+use uuid::Uuid;
+
+use crate::api::{Api, Caller, Problem};
+
+/// One event
+///
+/// By its id, if you may see it. An event that is for others is not found, like one that does not exist, that has expired, or that has no number
+/// yet.
+#[utoipa::path(
+    get,
+    path = "/v1/events/{id}",
+    operation_id = "get_event",
+    tag = "events",
+    security(("token" = [])),
+    params(("id" = Uuid, Path, description = "The id of the event.")),
+    responses((status = 200, description = "The event.", body = serde_json::Value, content_type = "application/json"))
+)]
+pub(super) async fn show(api: Api, caller: Caller, Path(id): Path<String>) -> Result<Response, Problem> {
+    let missing = || Problem::not_found("there is no event with this id that you may see");
+    let id = Uuid::try_parse(&id).ok().filter(|_| id.len() == 36).ok_or_else(missing)?;
+    let mut lease = api.database.lease().await?;
+    let found = api.database.in_time(async {
+        let principal = &caller.access.principal;
+        let found =
+            lease.alone(async |connection| read::visible_event(connection, principal, id).await).await?;
+        if let Some(event) = &found {
+            // Nobody gets an event that a crash could take back.
+            api.durable.wait_for(lease.connection(), event.seq).await?;
+        }
+        Ok::<_, DatabaseError>(found)
+    });
+    let event = found.await?.ok_or_else(missing);
+    lease.done();
+    let envelope = Envelope::new(&event?, &Delivery::default()).to_json();
+    Ok(([(header::CONTENT_TYPE, "application/json")], envelope).into_response())
+}
