@@ -2,6 +2,7 @@
 
 mod append;
 mod client;
+mod described;
 mod faults;
 mod idempotency;
 mod operate;
