@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::Bench;
 use crate::sources::Source;
 use crate::workspace::Workspace;
 use crate::{run, setup, sources};
@@ -37,9 +38,9 @@ pub(crate) fn chaos(workspace: &Workspace, args: &[OsString]) -> Result<()> {
 }
 
 /// Runs a benchmark in the release profile: anything else would measure the compiler's debug checks.
-pub(crate) fn bench(workspace: &Workspace, name: &str, with_peers: bool, args: &[OsString]) -> Result<()> {
+pub(crate) fn bench(workspace: &Workspace, what: Bench, args: &[OsString]) -> Result<()> {
     let postgresql = sources::postgresql(sources::DEFAULT_MAJOR)?;
-    let peers = if with_peers { sources::peers()?.into() } else { Vec::new() };
+    let peers = if what.has_peers() { sources::peers()?.into() } else { Vec::new() };
     let needed = peers.iter().map(|(_, source)| source).chain([&postgresql]);
     setup::prepare(workspace, &needed.collect::<Vec<_>>())?;
     let bench = workspace.cargo([
@@ -49,10 +50,14 @@ pub(crate) fn bench(workspace: &Workspace, name: &str, with_peers: bool, args: &
         "--package",
         "seqline-testkit",
         "--example",
-        name,
+        what.example(),
         "--",
     ]);
     let mut bench = with_environment(bench, workspace, &postgresql, None);
+    if what.needs_server() {
+        let server = ["build", "--locked", "--release", "--package", "seqline-server", "--bin", "seqline"];
+        run::run(&mut workspace.cargo(server))?;
+    }
     bench.envs(peers.iter().map(|(variable, source)| (variable, source.path(&workspace.dev()))));
     run::become_command(bench.args(args))
 }

@@ -149,6 +149,8 @@ enum Bench {
     Consumers,
     /// What jobs cost: events handed to River, the start of a job, writers beside an idle client
     Jobs,
+    /// What the HTTP API costs: appends beside the library, catching up, following, a fan-out to 100 clients
+    Api,
 }
 
 impl Bench {
@@ -159,7 +161,13 @@ impl Bench {
             Self::Log => "bench_log",
             Self::Consumers => "bench_consumers",
             Self::Jobs => "bench_jobs",
+            Self::Api => "bench_api",
         }
+    }
+
+    /// Whether it measures the server, which has to be built.
+    fn needs_server(self) -> bool {
+        matches!(self, Self::Api)
     }
 
     /// Whether it compares with other products, whose SQL has to be there.
@@ -185,7 +193,7 @@ fn dispatch(task: Task) -> Result<()> {
         Task::Up { args } => launch::up(&workspace, &args),
         Task::Demo { args } => launch::demo(&workspace, &args),
         Task::Chaos { args } => launch::chaos(&workspace, &args),
-        Task::Bench { what, args } => launch::bench(&workspace, what.example(), what.has_peers(), &args),
+        Task::Bench { what, args } => launch::bench(&workspace, what, &args),
         Task::Test { pg, args } => test::test(&workspace, pg, &args),
         Task::Fuzz { target, args } => fuzz::fuzz(&workspace, &target, &args),
         Task::Coverage { update, no_run, args } => {

@@ -35,9 +35,13 @@ pub mod keys {
     pub const IDLE_ROUND_TRIPS: &str = "consumers.idle.round_trips_per_s";
     pub const JOBS_EVENTS: &str = "jobs.sink.events_per_s";
     pub const JOBS_TO_INSERT: &str = "jobs.sink.to_insert_for_each";
+    pub const API_APPEND_TO_LIBRARY: &str = "api.append.32_connections.to_library";
+    pub const API_CATCH_UP_EVENTS: &str = "api.catch_up.events_per_s";
+    pub const API_LIVE_P99: &str = "api.commit_to_stream.p99_ms";
+    pub const API_LIVE_KEPT: &str = "api.commit_to_stream.kept";
 
     /// Each of them.
-    pub const ALL: [&str; 17] = [
+    pub const ALL: [&str; 21] = [
         AT_COMMIT_32_TO_COUNTER,
         AT_COMMIT_32_TO_8,
         AT_COMMIT_64_TO_COUNTER,
@@ -55,6 +59,10 @@ pub mod keys {
         IDLE_ROUND_TRIPS,
         JOBS_EVENTS,
         JOBS_TO_INSERT,
+        API_APPEND_TO_LIBRARY,
+        API_CATCH_UP_EVENTS,
+        API_LIVE_P99,
+        API_LIVE_KEPT,
     ];
 }
 
