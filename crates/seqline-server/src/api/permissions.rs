@@ -27,7 +27,8 @@ use super::database::Database;
 use crate::limits::{PERMISSION_ENTRIES_MAX, PERMISSION_LOADS_MAX};
 
 /// Asks the database for what a credential gives; none when it gives nothing.
-type Load = dyn Fn(Credential) -> BoxFuture<'static, Result<Option<Access>, DatabaseError>> + Send + Sync;
+pub(super) type Load =
+    dyn Fn(Credential) -> BoxFuture<'static, Result<Option<Access>, DatabaseError>> + Send + Sync;
 
 /// The cache. Clones share it. See the [module](self).
 #[derive(Clone)]
@@ -66,7 +67,7 @@ impl Permissions {
         Self::new(Box::new(load), max_age, clock)
     }
 
-    fn new(load: Box<Load>, max_age: Duration, clock: Clock) -> Self {
+    pub(super) fn new(load: Box<Load>, max_age: Duration, clock: Clock) -> Self {
         let bounds = Bounds { max_age, entries: PERMISSION_ENTRIES_MAX };
         let known = Known { given: Cache::new(bounds), refused: Cache::new(bounds) };
         Self(Arc::new(Shared {

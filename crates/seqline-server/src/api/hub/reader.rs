@@ -229,3 +229,6 @@ impl Reader {
         self.database.ask(question).await
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,22 @@
 //! Positions that cannot be read from: told at once, with where to go on, to pages and streams alike.
 
+use seqline::access::Grant;
 use seqline_testkit::{TestDb, eventually};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::Site;
 use super::client::{Client, number};
+use super::{Site, append_all, order};
 use crate::support::{DEADLINE, append, as_admin, small_partitions};
+
+/// A tail that sees nothing of what is appended after its start, as long as a test takes.
+const LATE_TAIL: [(&str, &str); 5] = [
+    ("database.listen", "false"),
+    ("database.listen_reconnect_backoff_cap", "1h"),
+    ("sync.log_poll_interval", "30m"),
+    ("ops.ready_lag_max", "1h"),
+    ("alert.fanout_lag", "1h"),
+];
 
 /// Both ways to read refuse this position for this reason. Where to go on is a position of theirs.
 async fn told(client: &Client, position: &str, reason: &str) -> Value {
@@ -67,14 +77,7 @@ async fn a_position_beyond_the_head_is_refused_and_one_that_another_process_gave
     told(&alex, &format!("{epoch}:{}", i64::MAX), "cursor_ahead").await;
 
     // A process whose tail is late knows less than others have given out.
-    let keys = [
-        ("database.listen", "false"),
-        ("database.listen_reconnect_backoff_cap", "1h"),
-        ("sync.log_poll_interval", "30m"),
-        ("ops.ready_lag_max", "1h"),
-        ("alert.fanout_lag", "1h"),
-    ];
-    let late = Site::on(TestDb::new().await, &keys).await;
+    let late = Site::on(TestDb::new().await, &LATE_TAIL).await;
     let alex = late.user("alex", &[]).await;
     let epoch = alex.page("after=head").await.next.split_once(':').unwrap().0.to_owned();
     append(&late.db.app(), 1..=3).await;
@@ -85,6 +88,27 @@ async fn a_position_beyond_the_head_is_refused_and_one_that_another_process_gave
     let mut stream = alex.stream(&format!("after={epoch}:3")).await;
     assert_eq!(stream.next().await.unwrap().data, None);
     site.stop().await;
+    late.stop().await;
+}
+
+/// What its tail has had is durable. Of the rest that is not known.
+#[tokio::test]
+async fn nothing_is_given_out_of_the_database_that_the_tail_has_not_had() {
+    let db = TestDb::new().await;
+    append_all(&db.app(), &[order("order.created", "7", "shop-1"), order("order.paid", "7", "shop-1")]).await;
+    db.settled().await;
+    let late = Site::on(db, &LATE_TAIL).await;
+    let alex = late.user("alex", &[Grant::of("order.read")]).await;
+    append_all(&late.db.app(), &[order("order.sent", "7", "shop-1")]).await;
+    late.db.settled().await;
+    for page in [
+        alex.page("after=oldest").await,
+        alex.page("after=oldest&type=order.*").await,
+        alex.page("after=oldest&resource_kind=order&resource_id=7").await,
+        alex.page_of("/v1/resources/order/7/events", "").await,
+    ] {
+        assert_eq!((page.seqs(), number(&page.next), page.caught_up), (vec![1, 2], 2, true));
+    }
     late.stop().await;
 }
 
@@ -104,6 +128,12 @@ async fn a_position_that_is_too_far_behind_is_refused_if_that_is_set() {
     assert_eq!(number(document["oldest"].as_str().unwrap()), 0);
     let page = alex.page(&format!("after={epoch}:1")).await;
     assert_eq!(page.seqs(), (2..=11).collect::<Vec<_>>());
+    // The history of one resource costs what it holds, however long the log is.
+    append_all(&site.db.app(), &[order("order.created", "7", "shop-1")]).await;
+    append(&site.db.app(), 12..=30).await;
+    let sam = site.user("sam", &[Grant::of("order.read")]).await;
+    let page = sam.page_of("/v1/resources/order/7/events", "wait=30").await;
+    assert_eq!(page.seqs(), [12]);
     site.stop().await;
 }
 
