@@ -238,3 +238,18 @@ pub(crate) const API_DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// How long that may take.
 pub(crate) const API_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Largest answer of an identity provider with its keys. Those in use have some kilobytes.
+pub(crate) const JWKS_BYTES_MAX: usize = 256 * 1024;
+
+/// Keys of an identity provider that are looked at: it has a few, and two of each while it changes them.
+pub(crate) const JWKS_KEYS_MAX: usize = 100;
+
+/// How often keys are fetched at most: whoever makes up names of keys makes the provider work no harder than that.
+pub(crate) const JWKS_PAUSE: Duration = Duration::from_secs(60);
+
+/// The same while no key is known at all, because the provider was away from the start.
+pub(crate) const JWKS_RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// How far the clock of an identity provider may be from ours for what it says of times.
+pub(crate) const JWT_LEEWAY: Duration = Duration::from_secs(30);

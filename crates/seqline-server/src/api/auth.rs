@@ -1,7 +1,7 @@
 //! Who asks.
 //!
 //! A token is looked up by its hash, so how long that takes says nothing of tokens that exist, and whoever is nobody gets the same answer
-//! for whatever reason that is.
+//! for whatever reason that is. With an identity provider, what is no token of ours is one of its JWTs.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use seqline::access::{Access, Token};
 
+use super::jwt::{JwtError, JwtVerifier, Vouched};
 use super::{Api, Code, Door, Problem};
 
 /// What somebody showed to say who they are.
@@ -18,15 +19,15 @@ use super::{Api, Code, Door, Problem};
 pub(crate) enum Credential {
     /// The hash of a token.
     Token([u8; 32]),
-    /// A principal for whom somebody vouches whom the server believes.
-    Principal(String),
+    /// A principal for whom somebody vouches whom the server believes, for so long.
+    Principal(Vouched),
 }
 
 impl fmt::Debug for Credential {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Token(_) => f.write_str("Token"),
-            Self::Principal(id) => f.debug_tuple("Principal").field(id).finish(),
+            Self::Principal(vouched) => f.debug_tuple("Principal").field(&vouched.principal).finish(),
         }
     }
 }
@@ -63,17 +64,22 @@ impl FromRequestParts<Door> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
         let api = Api::from_request_parts(parts, door).await?;
-        let credential = match credential(&parts.headers) {
+        let credential = match credential(&parts.headers, door.jwt.as_ref()).await {
             Ok(credential) => credential,
             Err(problem) => return Err(door.limiter.may_be_nobody().err().unwrap_or(problem)),
         };
         door.limiter.may_show(&credential)?;
         let Some(access) = api.permissions.of(&credential).await? else {
             door.limiter.forget(&credential);
-            return Err(Problem::new(
-                Code::Unauthenticated,
-                "the token is unknown, has expired or was revoked, or its principal is disabled",
-            ));
+            let detail = match credential {
+                Credential::Token(_) => {
+                    "the token is unknown, has expired or was revoked, or its principal is disabled"
+                }
+                Credential::Principal(_) => {
+                    "the principal that the JWT names does not exist here, or is disabled"
+                }
+            };
+            return Err(Problem::new(Code::Unauthenticated, detail));
         };
         door.limiter.may_ask(&credential, &access.principal)?;
         Ok(Self { access, credential })
@@ -81,7 +87,7 @@ impl FromRequestParts<Door> for Caller {
 }
 
 /// What the header shows, if it can be good at all.
-fn credential(headers: &HeaderMap) -> Result<Credential, Problem> {
+async fn credential(headers: &HeaderMap, jwt: Option<&JwtVerifier>) -> Result<Credential, Problem> {
     let missing = || {
         Problem::new(
             Code::Unauthenticated,
@@ -94,8 +100,19 @@ fn credential(headers: &HeaderMap) -> Result<Credential, Problem> {
     if !scheme.eq_ignore_ascii_case("bearer") {
         return Err(missing());
     }
-    match Token::parse(token.trim()) {
-        Some(token) => Ok(Credential::Token(token.hash())),
-        None => Err(Problem::new(Code::Unauthenticated, "this is no token: it was cut off or mistyped")),
+    let token = token.trim();
+    match (Token::parse(token), jwt) {
+        (Some(token), _) => Ok(Credential::Token(token.hash())),
+        (None, Some(jwt)) if !Token::is_meant(token) => {
+            jwt.verify(token).await.map(Credential::Principal).map_err(refused)
+        }
+        _ => Err(Problem::new(Code::Unauthenticated, "this is no token: it was cut off or mistyped")),
+    }
+}
+
+fn refused(error: JwtError) -> Problem {
+    match error {
+        JwtError::KeysUnavailable => Problem::unavailable(error.message()),
+        error => Problem::new(Code::Unauthenticated, error.message()),
     }
 }

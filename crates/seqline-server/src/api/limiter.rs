@@ -111,6 +111,7 @@ mod tests {
     use seqline::clock::ClockHand;
     use time::OffsetDateTime;
 
+    use super::super::jwt::Vouched;
     use super::*;
     use crate::config::Config;
 
@@ -122,7 +123,7 @@ mod tests {
     }
 
     fn of(id: &str) -> Credential {
-        Credential::Principal(id.to_owned())
+        Credential::Principal(Vouched::always(id))
     }
 
     #[test]

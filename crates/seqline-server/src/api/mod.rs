@@ -7,7 +7,8 @@
 //! because the database is away or nobody has said which history it has, every request is told so and when to come again.
 //!
 //! In reading order: `position` is how a number leaves the server, `problem` how a refusal does; `server` has the connections, `state`
-//! what requests are answered with, `auth` who asks and `limiter` how often, `body` what they say, `database` where requests ask; `append` lets
+//! what requests are answered with, `auth` who asks, `jwt` for whom an identity provider vouches, `limiter` how often somebody may,
+//! `body` what they say, `database` where requests ask; `append` lets
 //! requests share transactions; `routes` has a file for each resource, and `openapi` makes
 //! the document of all of them.
 //!
@@ -21,6 +22,7 @@ mod database;
 mod envelope;
 mod events;
 mod hub;
+mod jwt;
 mod limiter;
 mod openapi;
 mod operate;
@@ -39,6 +41,7 @@ pub(crate) use self::body::{JsonBody, Params, PathParams};
 pub(crate) use self::database::Database;
 pub(crate) use self::hub::Hub;
 pub(crate) use self::hub::waiting::Kind as Waiting;
+pub(crate) use self::jwt::JwtVerifier;
 pub(crate) use self::position::Position;
 pub(crate) use self::problem::{Code, Problem};
 pub(crate) use self::server::ApiServer;

@@ -24,6 +24,7 @@ use seqline::{Clock, DatabaseError, StoredEvent};
 use self::cache::{AsOf, Bounds, Cache};
 use super::Credential;
 use super::database::Database;
+use super::jwt::Vouched;
 use crate::limits::{PERMISSION_ENTRIES_MAX, PERMISSION_LOADS_MAX};
 
 /// Asks the database for what a credential gives; none when it gives nothing.
@@ -54,12 +55,18 @@ struct Known {
 impl Permissions {
     /// Those that this database has.
     pub(crate) fn of_database(database: Database, max_age: Duration, clock: Clock) -> Self {
+        let now = clock.clone();
         let load = move |credential| -> BoxFuture<'static, _> {
-            let database = database.clone();
+            let (database, now) = (database.clone(), now.now());
             Box::pin(async move {
                 let asked = database.ask(async |connection| match &credential {
                     Credential::Token(hash) => access::of_token(connection, hash).await,
-                    Credential::Principal(id) => access::of_principal(connection, id).await,
+                    // The database does not know for how long somebody vouches.
+                    Credential::Principal(vouched) if vouched.until <= now => Ok(None),
+                    Credential::Principal(Vouched { principal, until }) => {
+                        let access = access::of_principal(connection, principal).await?;
+                        Ok(access.map(|access| Access { expires_at: Some(*until), ..access }))
+                    }
                 });
                 asked.await
             })

@@ -19,6 +19,7 @@ use super::database::Database;
 use super::hub::Hub;
 use super::hub::reader::Reader;
 use super::hub::waiting::WaitingRoom;
+use super::jwt::JwtVerifier;
 use super::limiter::Limiter;
 use super::permissions::Permissions;
 use super::{Code, Position, Problem};
@@ -139,6 +140,8 @@ pub(crate) struct Door {
     pub(crate) limiter: Arc<Limiter>,
     /// Room for bodies of requests, in KiB.
     pub(crate) bodies: Arc<Semaphore>,
+    /// Whom else it believes.
+    pub(super) jwt: Option<JwtVerifier>,
     health: Health,
     /// Counts the requests.
     pub(super) requests: Counter<f64>,
@@ -146,8 +149,15 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    pub(crate) fn new(config: &Config, clock: &Clock, health: &Health, metrics: &Metrics) -> Self {
+    pub(crate) fn new(
+        config: &Config,
+        clock: &Clock,
+        health: &Health,
+        metrics: &Metrics,
+        jwt: Option<JwtVerifier>,
+    ) -> Self {
         Self {
+            jwt,
             config: Arc::new(config.clone()),
             clock: clock.clone(),
             limiter: Arc::new(Limiter::new(&config.api, clock)),

@@ -1,4 +1,4 @@
-use super::Config;
+use super::{Config, values};
 
 pub(super) struct Check {
     pub(super) name: &'static str,
@@ -100,6 +100,34 @@ pub(super) const CHECKS: &[Check] = &[
         rule: "must not be more than",
         why: "pauses after failures begin with the poll interval",
         holds: |config| config.consumer.poll_interval <= config.consumer.failure_backoff_cap,
+    },
+    Check {
+        name: "keys_have_an_issuer",
+        keys: &["auth.jwks_url", "auth.jwt_issuer"],
+        rule: "needs",
+        why: "keys say nothing without knowing whose tokens they are for",
+        holds: |config| config.auth.jwks_url.is_empty() || !config.auth.jwt_issuer.is_empty(),
+    },
+    Check {
+        name: "keys_have_an_audience",
+        keys: &["auth.jwks_url", "auth.jwt_audience"],
+        rule: "needs",
+        why: "tokens for other programs of the same issuer would count",
+        holds: |config| config.auth.jwks_url.is_empty() || !config.auth.jwt_audience.is_empty(),
+    },
+    Check {
+        name: "issuer_has_keys",
+        keys: &["auth.jwt_issuer", "auth.jwks_url"],
+        rule: "needs",
+        why: "none of its tokens would count",
+        holds: |config| config.auth.jwt_issuer.is_empty() || !config.auth.jwks_url.is_empty(),
+    },
+    Check {
+        name: "keys_come_encrypted",
+        keys: &["auth.jwks_url", "auth.jwt_issuer"],
+        rule: "has to begin with https://, unless it is on this machine, for tokens of",
+        why: "whoever can change keys on their way can make tokens for everybody",
+        holds: |config| values::is_guarded(&config.auth.jwks_url),
     },
     Check {
         name: "lock_below_statement",

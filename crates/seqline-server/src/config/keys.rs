@@ -2,6 +2,8 @@
 //!
 //! The page of the guide and the defaults of the library are compared with it by tests.
 
+mod auth;
+
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
@@ -446,6 +448,12 @@ pub const KEYS: &[Key] = &[
         |config| &mut config.api.readers_max,
         "How many pages of the log are read at the same time, each with a connection of the pool; more of them wait, and appends find one.",
     ),
+    auth::JWKS_URL,
+    auth::JWT_ISSUER,
+    auth::JWT_AUDIENCE,
+    auth::JWT_PRINCIPAL_CLAIM,
+    auth::JWKS_REFRESH_INTERVAL,
+    auth::JWKS_TIMEOUT,
     address(
         "ops.listen",
         SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7465)),

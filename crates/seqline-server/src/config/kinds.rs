@@ -54,6 +54,16 @@ pub(super) const fn address(
     Key { name, doc, kind: Kind::Address { default, field } }
 }
 
+/// A text that may be left out when the default is empty.
+pub(super) const fn text(
+    name: &'static str,
+    default: &'static str,
+    field: fn(&mut Config) -> &mut String,
+    doc: &'static str,
+) -> Key {
+    Key { name, doc, kind: Kind::Text { default, field } }
+}
+
 /// The first name is the default.
 pub(super) const fn choice(
     name: &'static str,

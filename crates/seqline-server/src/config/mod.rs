@@ -44,6 +44,7 @@ pub struct Config {
     pub recorder: Recorder,
     pub jobs: Jobs,
     pub api: Api,
+    pub auth: Auth,
     pub ops: Ops,
     pub epoch: Epoch,
     pub telemetry: Telemetry,
@@ -185,6 +186,18 @@ impl Default for Api {
     }
 }
 
+/// Whose tokens count beside those of the database.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Auth {
+    pub jwks_url: String,
+    pub jwt_issuer: String,
+    pub jwt_audience: String,
+    pub jwt_principal_claim: String,
+    pub jwks_refresh_interval: Duration,
+    pub jwks_timeout: Duration,
+}
+
 /// What operators and their tools ask a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the schema has a sentence for each key")]
@@ -257,6 +270,7 @@ impl Default for Config {
             recorder: Recorder::default(),
             jobs: Jobs::default(),
             api: Api::default(),
+            auth: Auth::default(),
             ops: Ops::default(),
             epoch: Epoch::default(),
             telemetry: Telemetry::default(),

@@ -68,7 +68,9 @@ fn key_schema(key: &Key) -> Value {
         Kind::Filter { .. } => json!({ "type": "array", "items": { "type": "string" } }),
         // A number and its unit, as often as one likes. What is out of bounds is told by the program.
         Kind::Duration { .. } => json!({ "type": "string", "pattern": "^ *([0-9]+ *[a-z]+ *)+$" }),
-        Kind::Address { .. } | Kind::Endpoint { .. } | Kind::SchemaName { .. } => json!({ "type": "string" }),
+        Kind::Address { .. } | Kind::Endpoint { .. } | Kind::Text { .. } | Kind::SchemaName { .. } => {
+            json!({ "type": "string" })
+        }
     };
     schema["description"] =
         format!("{} Bounds: {}. Variable: {}.", key.doc, key.bounds(), key.variable()).into();

@@ -9,7 +9,7 @@ use seqline::limits::{FILTER_VALUES_MAX, TEXT_CHARACTERS_MAX};
 
 use super::Config;
 pub use super::keys::KEYS;
-use super::values::{self, ENDPOINT_BYTES_MAX, Given, SCHEMA_NAME_BYTES_MAX};
+use super::values::{self, ENDPOINT_BYTES_MAX, Given, SCHEMA_NAME_BYTES_MAX, TEXT_BYTES_MAX};
 
 /// A setting.
 #[derive(Debug, Clone)]
@@ -50,6 +50,11 @@ pub(super) enum Kind {
     },
     /// A URL without anything secret in it. None is an empty text.
     Endpoint {
+        field: fn(&mut Config) -> &mut String,
+    },
+    /// A text that means something elsewhere. One that is empty is none, if the default is.
+    Text {
+        default: &'static str,
         field: fn(&mut Config) -> &mut String,
     },
     SchemaName {
@@ -105,7 +110,9 @@ impl Key {
             Kind::Switch { field, .. } => field(config).to_string(),
             Kind::Choice { names, get, .. } => names[get(config)].to_owned(),
             Kind::Address { field, .. } => field(config).to_string(),
-            Kind::Endpoint { field } | Kind::SchemaName { field, .. } => field(config).clone(),
+            Kind::Endpoint { field } | Kind::Text { field, .. } | Kind::SchemaName { field, .. } => {
+                field(config).clone()
+            }
             Kind::Filter { field, .. } => field(config).join(","),
         }
     }
@@ -123,6 +130,8 @@ impl Key {
             Kind::Choice { names, .. } => names.join(", "),
             Kind::Address { .. } => "address:port".to_owned(),
             Kind::Endpoint { .. } => format!("up to {ENDPOINT_BYTES_MAX} bytes"),
+            Kind::Text { default: "", .. } => format!("up to {TEXT_BYTES_MAX} bytes"),
+            Kind::Text { .. } => format!("1 to {TEXT_BYTES_MAX} bytes"),
             Kind::SchemaName { .. } => format!("1 to {SCHEMA_NAME_BYTES_MAX} bytes"),
             Kind::Filter { .. } => {
                 format!("up to {FILTER_VALUES_MAX} values of 1 to {TEXT_CHARACTERS_MAX} characters")
@@ -145,6 +154,7 @@ impl Key {
             Kind::Endpoint { .. } => {
                 format!("a URL that begins with http:// or https://, without a user, {bounds}")
             }
+            Kind::Text { .. } => format!("a text of {bounds} without control characters"),
             Kind::Filter { .. } => format!("a list of texts, {bounds}"),
             Kind::SchemaName { .. } => format!(
                 "the name of a schema of {bounds}: a-z, 0-9 and _, no digit first, not seqline and not pg_..."
@@ -161,7 +171,9 @@ impl Key {
             Kind::Choice { set, .. } => set(config, 0),
             Kind::Address { default, field } => *field(config) = *default,
             Kind::Endpoint { field } => field(config).clear(),
-            Kind::SchemaName { default, field } => *field(config) = (*default).to_owned(),
+            Kind::Text { default, field } | Kind::SchemaName { default, field } => {
+                *field(config) = (*default).to_owned();
+            }
             Kind::Filter { field, .. } => field(config).clear(),
         }
     }
@@ -178,6 +190,10 @@ impl Key {
             }
             Kind::Address { field, .. } => assign(field(config), values::address(given)),
             Kind::Endpoint { field } => assign(field(config), values::endpoint(given)),
+            Kind::Text { default, field } => assign(
+                field(config),
+                values::text(given).filter(|text| default.is_empty() || !text.is_empty()),
+            ),
             Kind::SchemaName { field, .. } => assign(field(config), values::schema_name(given)),
             Kind::Filter { by, field } => {
                 let list = values::texts(given).ok_or(Refusal::Unexpected)?;

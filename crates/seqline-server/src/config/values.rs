@@ -1,6 +1,6 @@
 //! Reading single values, and saying what was expected. A value that is refused is not repeated.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use std::fmt::Write;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,6 +10,9 @@ pub(super) const SCHEMA_NAME_BYTES_MAX: usize = 46;
 
 /// Longer than any that is in use.
 pub(super) const ENDPOINT_BYTES_MAX: usize = 2000;
+
+/// The same for texts.
+pub(super) const TEXT_BYTES_MAX: usize = 500;
 
 /// A value as a source gives it.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +73,25 @@ pub(super) fn endpoint(given: Given<'_>) -> Option<String> {
     let host = rest.split('/').next().unwrap_or_default();
     let usable = !host.is_empty() && text.len() <= ENDPOINT_BYTES_MAX && rest.bytes().all(plain);
     usable.then(|| text.to_owned())
+}
+
+/// Whether nobody on the way can change what comes from an endpoint: it is encrypted, or does not leave the machine.
+pub(super) fn is_guarded(endpoint: &str) -> bool {
+    let Some(rest) = endpoint.strip_prefix("http://") else { return true };
+    let authority = rest.split('/').next().unwrap_or_default();
+    let host = match authority.strip_prefix('[') {
+        Some(rest) => rest.split(']').next(),
+        None => authority.split(':').next(),
+    };
+    let host = host.unwrap_or_default();
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// A text as it is, but for space around it.
+pub(super) fn text(given: Given<'_>) -> Option<String> {
+    let Given::Text(text) = given else { return None };
+    let text = text.trim();
+    (text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control)).then(|| text.to_owned())
 }
 
 /// One that needs no quotes, is not the log's and not reserved to PostgreSQL.

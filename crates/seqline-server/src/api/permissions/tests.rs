@@ -239,7 +239,7 @@ async fn guessing_pushes_nobody_out() {
     assert_eq!(version_of(&permissions).await, Some(3));
     database.change(None);
     for guess in 0..PERMISSION_ENTRIES_MAX + 10 {
-        let guessed = Credential::Principal(guess.to_string());
+        let guessed = Credential::Principal(Vouched::always(guess.to_string()));
         assert!(permissions.of(&guessed).await.unwrap().is_none());
     }
     let asked = database.asked();

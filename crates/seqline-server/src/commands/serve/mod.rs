@@ -18,7 +18,7 @@ use uuid::Uuid;
 use self::figures::Figures;
 use self::parts::{Making, Parts};
 use super::asked_to_stop;
-use crate::api::{ApiServer, Door};
+use crate::api::{ApiServer, Door, JwtVerifier};
 use crate::cli::{DatabaseArgs, ServeArgs};
 use crate::failure::Failure;
 use crate::lifecycle::{Lifecycle, Phase};
@@ -37,14 +37,17 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs, server: &Serve
     let making = Making { role, options: &options, listen: &listen, config, metrics, clock: &server.clock };
     let ops = OpsServer::bind(config.ops.listen, "ops.listen").await?;
     let address = ops.address();
-    let api = match role.delivers() {
-        true => Some(ApiServer::bind(config.api.listen, "api.listen").await?),
-        false => None,
+    let (api, jwt) = match role.delivers() {
+        true => {
+            let jwt = JwtVerifier::new(&config.auth, &server.clock)?;
+            (Some(ApiServer::bind(config.api.listen, "api.listen").await?), jwt)
+        }
+        false => (None, None),
     };
     let api_address = api.as_ref().map(ApiServer::address);
     let mut lifecycle = Lifecycle::new(server.clock.clone());
     let health = ops::answer(&mut lifecycle, ops, config, metrics, role.as_str());
-    let door = Door::new(config, &server.clock, &health, metrics);
+    let door = Door::new(config, &server.clock, &health, metrics, jwt);
     if let Some(api) = api {
         let door = door.clone();
         lifecycle.start("api_server", Phase::Delivery, |stop| async move {
@@ -269,7 +272,7 @@ mod tests {
             metrics,
             clock: &clock,
         };
-        let door = Door::new(&config, &clock, &health, metrics);
+        let door = Door::new(&config, &clock, &health, metrics, None);
         let (ending_since, has_served) = (OnceLock::new(), OnceLock::new());
         Serving { making, figures, health, door, stop, ending_since, has_served }.run(lifecycle, epoch).await
     }

@@ -117,6 +117,46 @@ fn an_endpoint_holds_nothing_secret() {
     }
 }
 
+#[test]
+fn an_identity_provider_is_set_as_a_whole_or_not_at_all() {
+    const ALL: &str =
+        "[auth]\njwks_url = \"URL\"\njwt_issuer = \"https://id.example.com\"\njwt_audience = \"shop\"\n";
+    let with = |url: &str| ALL.replace("URL", url);
+    for url in [
+        "https://id.example.com/keys",
+        "http://127.0.0.1:8080/keys",
+        "http://127.9.9.9",
+        "http://[::1]:8080/keys",
+        "http://localhost/keys",
+    ] {
+        assert!(loaded(&with(url), &[]).is_ok(), "{url}");
+    }
+    for url in [
+        "http://id.example.com/keys",
+        "http://192.0.2.1",
+        "http://127.0.0.1.example.com",
+        "http://[2001:db8::1]/",
+    ] {
+        let [problem] = &problems(&with(url), &[])[..] else { panic!("{url}") };
+        assert!(problem.ends_with("(check keys_come_encrypted)"), "{problem}");
+    }
+    let all = with("https://id.example.com/keys");
+    for (without, checks) in [
+        ("jwks_url", &["issuer_has_keys"][..]),
+        ("jwt_issuer", &["keys_have_an_issuer"]),
+        ("jwt_audience", &["keys_have_an_audience"]),
+    ] {
+        let text: String =
+            all.lines().filter(|line| !line.starts_with(without)).map(|line| format!("{line}\n")).collect();
+        let found = problems(&text, &[]);
+        let named =
+            checks.iter().zip(&found).all(|(check, problem)| problem.ends_with(&format!("(check {check})")));
+        assert!(named && found.len() == checks.len(), "{without}: {found:?}");
+    }
+    assert!(loaded("[auth]\njwt_principal_claim = \"\"\n", &[]).is_err());
+    assert!(loaded("[auth]\njwt_issuer = \"a\\u0007\"\n", &[]).is_err());
+}
+
 /// For each key: misspelt, of each wrong type, and just out of bounds on both sides.
 #[test]
 fn every_key_refuses_everything_else_with_its_name_and_what_it_expects() {
