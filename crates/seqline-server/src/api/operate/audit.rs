@@ -41,8 +41,8 @@ struct AuditPage {
 )]
 async fn list(operator: Operator, Params(page): Params<PageParams>) -> Result<Json<AuditPage>, Problem> {
     let (before, limit) = (after(page.after.as_deref())?, limit(page.limit, AUDIT_LIST_MAX)?);
-    let mut work = operator.look().await?;
-    let (entries, more) = audit::list(&mut work, before, limit).await?;
+    let found = operator.look(async |work| audit::list(work, before, limit).await);
+    let (entries, more) = found.await?;
     let next = entries.last().filter(|_| more).map(|entry| entry.id.to_string());
     Ok(Json(AuditPage { entries: entries.into_iter().map(Row::of).collect(), next }))
 }

@@ -3,13 +3,15 @@
 use axum::Json;
 use riverqueue::JobState;
 use serde::{Deserialize, Serialize};
+use sqlx::PgTransaction;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{InPath, Operator, Work, after, checked_reason, checked_text, invalid, limit};
+use super::{InPath, Operator, after, checked_reason, checked_text, invalid, limit};
 use crate::api::{Door, JsonBody, Params, Problem};
 use crate::limits::JOBS_LIST_MAX;
+use crate::operate::Refusal;
 use crate::operate::jobs::{Jobs, Row, Wanted};
 
 pub(super) fn router() -> OpenApiRouter<Door> {
@@ -21,8 +23,8 @@ pub(super) fn router() -> OpenApiRouter<Door> {
 }
 
 impl Operator {
-    async fn jobs(&self, work: &mut Work) -> Result<Jobs, Problem> {
-        Ok(Jobs::open(work, &self.api.pool, &self.api.config.jobs.schema).await?)
+    async fn jobs(&self, transaction: &mut PgTransaction<'_>) -> Result<Jobs, Refusal> {
+        Jobs::open(transaction, &self.api.pool, &self.api.config.jobs.schema).await
     }
 }
 
@@ -84,9 +86,8 @@ async fn list(operator: Operator, Params(params): Params<JobParams>) -> Result<J
         before: after(params.after.as_deref())?,
         limit: limit(params.limit, JOBS_LIST_MAX)?,
     };
-    let mut work = operator.look().await?;
-    let jobs = operator.jobs(&mut work).await?;
-    let (rows, more) = jobs.list(&mut work.transaction, wanted).await?;
+    let found = operator.look(async |work| operator.jobs(work).await?.list(work, wanted).await);
+    let (rows, more) = found.await?;
     let next = rows.last().filter(|_| more).map(|job| job.id.to_string());
     Ok(Json(JobPage { jobs: rows.iter().map(Row::of).collect(), next }))
 }
@@ -104,10 +105,8 @@ async fn list(operator: Operator, Params(params): Params<JobParams>) -> Result<J
     responses((status = 200, description = "The job.", body = Row))
 )]
 async fn show(operator: Operator, InPath(id): InPath<i64>) -> Result<Json<Row>, Problem> {
-    let mut work = operator.look().await?;
-    let jobs = operator.jobs(&mut work).await?;
-    let job = jobs.show(&mut work.transaction, id).await?;
-    Ok(Json(Row::of(&job)))
+    let found = operator.look(async |work| operator.jobs(work).await?.show(work, id).await);
+    Ok(Json(Row::of(&found.await?)))
 }
 
 /// Why a job is changed.
@@ -138,11 +137,8 @@ async fn retry(
     JsonBody(body): JsonBody<JobChange>,
 ) -> Result<Json<Row>, Problem> {
     let why = checked_reason(body.reason.as_deref())?;
-    let mut work = operator.act().await?;
-    let jobs = operator.jobs(&mut work).await?;
-    let job = jobs.retry(&mut work.transaction, id, why).await?;
-    work.commit().await?;
-    Ok(Json(Row::of(&job)))
+    let done = operator.act(async |work| operator.jobs(work).await?.retry(work, id, why).await);
+    Ok(Json(Row::of(&done.await?)))
 }
 
 /// Discard a job
@@ -164,9 +160,7 @@ async fn discard(
     JsonBody(body): JsonBody<JobChange>,
 ) -> Result<Json<Row>, Problem> {
     let why = checked_reason(body.reason.as_deref())?;
-    let mut work = operator.act().await?;
-    let jobs = operator.jobs(&mut work).await?;
-    let (job, _) = jobs.discard(&mut work.transaction, id, why).await?;
-    work.commit().await?;
+    let done = operator.act(async |work| operator.jobs(work).await?.discard(work, id, why).await);
+    let (job, _) = done.await?;
     Ok(Json(Row::of(&job)))
 }

@@ -11,14 +11,13 @@ mod parked;
 mod partitions;
 mod place;
 
-use std::ops::{Deref, DerefMut};
-
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
+use seqline::DatabaseError;
 use seqline::consumer::Mode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use sqlx::{PgConnection, PgTransaction};
+use sqlx::PgTransaction;
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -55,12 +54,6 @@ impl FromRequestParts<Door> for Operator {
     }
 }
 
-/// A transaction of an operator. What is not committed did not happen.
-struct Work {
-    transaction: PgTransaction<'static>,
-    _place: OwnedSemaphorePermit,
-}
-
 impl Operator {
     /// A place among those whose requests are in the database.
     async fn place(&self) -> Result<OwnedSemaphorePermit, Problem> {
@@ -71,40 +64,57 @@ impl Operator {
         }
     }
 
-    /// For looking at something.
-    async fn look(&self) -> Result<Work, Problem> {
-        let place = self.place().await?;
-        let mut transaction = seqline::begin(&self.api.pool).await?;
-        let statement_timeout = self.api.config.database.statement_timeout;
-        store::operate::bound(&mut transaction, ROUND_WAIT_MAX, statement_timeout).await?;
-        Ok(Work { transaction, _place: place })
+    /// Looks at something, in a transaction.
+    async fn look<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut PgTransaction<'_>) -> Result<T, Refusal>,
+    ) -> Result<T, Problem> {
+        self.within(None, work).await
     }
 
-    /// For changing something, for the principal that asks.
-    async fn act(&self) -> Result<Work, Problem> {
-        let mut work = self.look().await?;
-        seqline::audit::act_for(&mut work, &self.principal).await?;
-        Ok(work)
+    /// Changes something in a transaction, for the principal that asks.
+    async fn act<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut PgTransaction<'_>) -> Result<T, Refusal>,
+    ) -> Result<T, Problem> {
+        self.within(Some(&self.principal), work).await
     }
-}
 
-impl Work {
-    async fn commit(self) -> Result<(), Problem> {
-        Ok(self.transaction.commit().await?)
-    }
-}
-
-impl Deref for Work {
-    type Target = PgConnection;
-
-    fn deref(&self) -> &PgConnection {
-        &self.transaction
-    }
-}
-
-impl DerefMut for Work {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        &mut self.transaction
+    async fn within<T>(
+        &self,
+        principal: Option<&str>,
+        work: impl AsyncFnOnce(&mut PgTransaction<'_>) -> Result<T, Refusal>,
+    ) -> Result<T, Problem> {
+        let _place = self.place().await?;
+        // Waiting for a round is part of its statement.
+        let limit = ROUND_WAIT_MAX + self.api.config.database.statement_timeout;
+        let mut lease = self.api.database.lease().await?;
+        let worked = async {
+            let mut transaction = lease.begin().await?;
+            store::operate::bound(&mut transaction, ROUND_WAIT_MAX, limit)
+                .await
+                .map_err(DatabaseError::from)?;
+            if let Some(principal) = principal {
+                seqline::audit::act_for(&mut transaction, principal).await?;
+            }
+            let worked = work(&mut transaction).await;
+            match &worked {
+                Ok(_) => transaction.commit().await,
+                Err(_) => transaction.rollback().await,
+            }
+            .map_err(DatabaseError::from)?;
+            worked
+        };
+        // A database that has vanished without a word says nothing to either.
+        let worked = self.api.clock.timeout(limit, worked).await;
+        match worked {
+            Some(Err(Refusal::Database(error))) => Err(error.into()),
+            Some(worked) => {
+                lease.done();
+                Ok(worked?)
+            }
+            None => Err(Problem::unavailable("the database does not answer")),
+        }
     }
 }
 

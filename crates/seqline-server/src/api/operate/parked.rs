@@ -65,8 +65,8 @@ struct ParkedPage {
 async fn list(operator: Operator, Params(params): Params<ParkedParams>) -> Result<Json<ParkedPage>, Problem> {
     let after = params.after.as_deref().map(place).transpose()?;
     let limit = limit(params.limit, PARKED_LIST_MAX)?;
-    let mut work = operator.look().await?;
-    let found = parked::list(&mut work, params.consumer.as_deref(), after, limit).await?;
+    let consumer = params.consumer.as_deref();
+    let found = operator.look(async |work| parked::list(work, consumer, after, limit).await).await?;
     let next = found.events.last().filter(|_| found.more);
     let next = next.map(|event| format!("{}:{}", event.consumer, event.seq));
     Ok(Json(ParkedPage { events: found.events.iter().map(Row::of).collect(), next }))
@@ -98,8 +98,8 @@ async fn show(
     operator: Operator,
     InPath((consumer, seq)): InPath<(String, i64)>,
 ) -> Result<Json<Details>, Problem> {
-    let mut work = operator.look().await?;
-    let (event, stored) = parked::show(&mut work, &consumer, seq).await?;
+    let found = operator.look(async |work| parked::show(work, &consumer, seq).await);
+    let (event, stored) = found.await?;
     Ok(Json(Details::of(&event, stored.as_ref())?))
 }
 
@@ -137,10 +137,8 @@ async fn retry(
     JsonBody(body): JsonBody<ParkedRetry>,
 ) -> Result<Json<Change>, Problem> {
     let mode = mode(body.dry_run, body.reason.as_deref())?;
-    let mut work = operator.act().await?;
-    let report = parked::retry(&mut work, &consumer, body.seq, mode).await?;
-    work.commit().await?;
-    Ok(Json(report))
+    let done = operator.act(async |work| parked::retry(work, &consumer, body.seq, mode).await);
+    Ok(Json(done.await?))
 }
 
 /// Which parked events are given up.
@@ -183,10 +181,8 @@ async fn discard(
         return Err(invalid("say which event: seq or all, and not both").at("/seq", "is needed without all"));
     }
     let mode = mode(body.dry_run, body.reason.as_deref())?;
-    let mut work = operator.act().await?;
-    let report = parked::discard(&mut work, &consumer, body.seq, mode).await?;
-    work.commit().await?;
-    Ok(Json(report))
+    let done = operator.act(async |work| parked::discard(work, &consumer, body.seq, mode).await);
+    Ok(Json(done.await?))
 }
 
 #[cfg(test)]

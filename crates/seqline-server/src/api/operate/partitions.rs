@@ -40,8 +40,8 @@ struct PartitionPage {
 )]
 async fn list(operator: Operator, Params(page): Params<PageParams>) -> Result<Json<PartitionPage>, Problem> {
     let (after, limit) = (after(page.after.as_deref())?, limit(page.limit, PARTITIONS_LIST_MAX)?);
-    let mut work = operator.look().await?;
-    let mut rows: Vec<Row> = partitions::list(&mut work).await?.into_iter().map(|(row, _)| row).collect();
+    let found = operator.look(async |work| partitions::list(work).await);
+    let mut rows: Vec<Row> = found.await?.into_iter().map(|(row, _)| row).collect();
     rows.retain(|row| after.is_none_or(|after| row.lower_bound > after));
     let more = rows.len() > limit as usize;
     rows.truncate(limit as usize);

@@ -2,6 +2,7 @@
 
 mod audit;
 mod consumers;
+mod faults;
 mod jobs;
 mod lanes;
 mod parked;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use seqline::consumer::{LaneKey, Mode, gather_lanes, lane_behind, release_lanes};
+use seqline::consumer::{LaneKey, Mode, OperateError, gather_lanes, lane_behind, release_lanes};
 use seqline::limits::{LANES_GATHER_PAUSE, LANES_MAX};
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -86,9 +86,7 @@ pub(super) async fn divide(
     JsonBody(body): JsonBody<LanesBody>,
 ) -> Result<Json<Lanes>, Problem> {
     let (wanted, mode) = (body.wanted()?, mode(body.dry_run, body.reason.as_deref())?);
-    let mut work = operator.look().await?;
-    let plan = consumers::lanes(&mut work, &name, wanted, Mode::Plan).await?;
-    drop(work);
+    let plan = operator.look(async |work| consumers::lanes(work, &name, wanted, Mode::Plan).await).await?;
     if mode == Mode::Plan {
         return Ok(Json(plan));
     }
@@ -108,34 +106,37 @@ pub(super) async fn divide(
 
 /// Divides lanes that are at the same place.
 async fn apply(operator: &Operator, name: &str, wanted: LanesWanted, mode: Mode<'_>) -> Result<(), Problem> {
-    let mut work = operator.act().await?;
-    consumers::lanes(&mut work, name, LanesWanted { wait: Duration::ZERO, ..wanted }, mode).await?;
-    work.commit().await
+    let wanted = LanesWanted { wait: Duration::ZERO, ..wanted };
+    operator.act(async |work| consumers::lanes(work, name, wanted, mode).await.map(drop)).await
 }
 
 /// Waits until all lanes are at the same place, where they stay for a while.
 async fn gather(operator: &Operator, name: &str, wait: Duration) -> Result<(), Problem> {
     let consumer = name_of(name)?;
-    let mut work = operator.look().await?;
-    let furthest =
-        gather_lanes(&mut work, &consumer, wait).await.map_err(|error| Refusal::of(error, name))?;
-    work.commit().await?;
+    let refused = |error: OperateError| Refusal::of(error, name);
+    let gathered = operator.look(async |work| gather_lanes(work, &consumer, wait).await.map_err(refused));
+    let furthest = gathered.await?;
     let mut waited = Duration::ZERO;
     loop {
-        let mut work = operator.look().await?;
-        let behind = lane_behind(&mut work, &consumer, furthest).await;
-        drop(work);
-        match behind.map_err(|error| Refusal::of(error, name))? {
+        let behind =
+            operator.look(async |work| lane_behind(work, &consumer, furthest).await.map_err(refused));
+        match behind.await? {
             None => return Ok(()),
             Some(behind) if waited >= wait => return Err(not_divided(behind.into(), name, wait).into()),
-            Some(_) => operator.api.clock.sleep(LANES_GATHER_PAUSE).await,
+            Some(_) => {}
+        }
+        tokio::select! {
+            () = operator.api.clock.sleep(LANES_GATHER_PAUSE) => {}
+            () = operator.api.stop.cancelled() => {
+                return Err(Problem::unavailable("this server is stopping: nothing was changed"));
+            }
         }
         waited += LANES_GATHER_PAUSE;
     }
 }
 
 async fn release(operator: &Operator, name: &str) -> Result<(), Problem> {
-    let mut work = operator.look().await?;
-    release_lanes(&mut work, &name_of(name)?).await.map_err(|error| Refusal::of(error, name))?;
-    work.commit().await
+    let consumer = name_of(name)?;
+    let refused = |error: OperateError| Refusal::of(error, name);
+    operator.look(async |work| release_lanes(work, &consumer).await.map_err(refused)).await
 }

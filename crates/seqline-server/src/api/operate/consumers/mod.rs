@@ -73,9 +73,7 @@ async fn list(
     Params(params): Params<ConsumerParams>,
 ) -> Result<Json<ConsumerPage>, Problem> {
     let limit = limit(params.limit, CONSUMERS_LIST_MAX)?;
-    let mut work = operator.look().await?;
-    let mut found = consumers::list(&mut work, params.all).await?;
-    drop(work);
+    let mut found = operator.look(async |work| consumers::list(work, params.all).await).await?;
     found.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     found.retain(|consumer| params.after.as_deref().is_none_or(|after| consumer.name.as_str() > after));
     let more = found.len() > limit as usize;
@@ -97,8 +95,7 @@ async fn list(
     responses((status = 200, description = "The consumer.", body = Report))
 )]
 async fn show(operator: Operator, InPath(name): InPath<String>) -> Result<Json<Report>, Problem> {
-    let mut work = operator.look().await?;
-    let found = consumers::show(&mut work, &name).await?;
+    let found = operator.look(async |work| consumers::show(work, &name).await).await?;
     Ok(Json(Report::of(found, operator.api.clock.now())))
 }
 
@@ -121,10 +118,8 @@ async fn pause(
     JsonBody(change): JsonBody<Change>,
 ) -> Result<Json<Pause>, Problem> {
     let mode = change.mode()?;
-    let mut work = operator.act().await?;
-    let report = consumers::pause(&mut work, &name, mode).await?;
-    work.commit().await?;
-    Ok(Json(report))
+    let done = operator.act(async |work| consumers::pause(work, &name, mode).await);
+    Ok(Json(done.await?))
 }
 
 /// Resume a consumer
@@ -146,10 +141,8 @@ async fn resume(
     JsonBody(change): JsonBody<Change>,
 ) -> Result<Json<Pause>, Problem> {
     let mode = change.mode()?;
-    let mut work = operator.act().await?;
-    let report = consumers::resume(&mut work, &name, mode).await?;
-    work.commit().await?;
-    Ok(Json(report))
+    let done = operator.act(async |work| consumers::resume(work, &name, mode).await);
+    Ok(Json(done.await?))
 }
 
 /// Retire a consumer
@@ -171,10 +164,8 @@ async fn retire(
     JsonBody(change): JsonBody<Change>,
 ) -> Result<Json<Retirement>, Problem> {
     let mode = change.mode()?;
-    let mut work = operator.act().await?;
-    let report = consumers::retire(&mut work, &name, mode).await?;
-    work.commit().await?;
-    Ok(Json(report))
+    let done = operator.act(async |work| consumers::retire(work, &name, mode).await);
+    Ok(Json(done.await?))
 }
 
 /// Acknowledge what a consumer has lost
@@ -196,8 +187,6 @@ async fn acknowledge(
     JsonBody(change): JsonBody<Change>,
 ) -> Result<Json<Acknowledged>, Problem> {
     let mode = change.mode()?;
-    let mut work = operator.act().await?;
-    let report = consumers::acknowledge(&mut work, &name, mode).await?;
-    work.commit().await?;
-    Ok(Json(report))
+    let done = operator.act(async |work| consumers::acknowledge(work, &name, mode).await);
+    Ok(Json(done.await?))
 }

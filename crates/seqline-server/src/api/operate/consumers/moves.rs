@@ -45,10 +45,8 @@ pub(super) async fn rewind(
     JsonBody(body): JsonBody<RewindBody>,
 ) -> Result<Json<Rewind>, Problem> {
     let mode = mode(body.dry_run, body.reason.as_deref())?;
-    let mut work = operator.act().await?;
-    let report = consumers::rewind(&mut work, &name, body.to.0, mode).await?;
-    work.commit().await?;
-    Ok(Json(report))
+    let done = operator.act(async |work| consumers::rewind(work, &name, body.to.0, mode).await);
+    Ok(Json(done.await?))
 }
 
 /// The event that a consumer leaves out.
@@ -86,10 +84,8 @@ pub(super) async fn skip(
     JsonBody(body): JsonBody<SkipBody>,
 ) -> Result<Json<Skip>, Problem> {
     let mode = mode(body.dry_run, body.reason.as_deref())?;
-    let mut work = operator.act().await?;
-    let report = consumers::skip(&mut work, &name, body.seq, mode).await?;
-    work.commit().await?;
-    Ok(Json(report))
+    let done = operator.act(async |work| consumers::skip(work, &name, body.seq, mode).await);
+    Ok(Json(done.await?))
 }
 
 /// Who gets which piece of the log again.
@@ -134,8 +130,6 @@ pub(super) async fn replay(
 ) -> Result<Json<Replay>, Problem> {
     let mode = mode(body.dry_run, body.reason.as_deref())?;
     let piece = (body.from.0, body.to.0);
-    let mut work = operator.act().await?;
-    let report = consumers::replay(&mut work, &name, &body.into, piece, mode).await?;
-    work.commit().await?;
-    Ok(Json(report))
+    let done = operator.act(async |work| consumers::replay(work, &name, &body.into, piece, mode).await);
+    Ok(Json(done.await?))
 }

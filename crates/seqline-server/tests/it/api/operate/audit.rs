@@ -44,6 +44,7 @@ async fn the_audit_log_is_read_in_pages_and_names_who_asked_and_which_login_did_
     assert_eq!((page["entries"].as_array().unwrap().len(), &page["next"]), (3, &json!("2")));
     let rest = desk.gets("audit?limit=3&after=2").await;
     assert_eq!((&rest["entries"], rest.get("next")), (&command(&db, &["--before", "2"]).await, None));
+    assert_eq!((rest["entries"].as_array().unwrap().len(), &rest["entries"][0]["id"]), (1, &json!(1)));
     desk.sam.get("/v1/audit?after=x").await.problem(422, "validation_failed");
     desk.server.stop().await;
 }

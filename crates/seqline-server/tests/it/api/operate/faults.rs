@@ -1,0 +1,46 @@
+//! A database that vanishes without a word.
+
+use seqline_testkit::{Role, eventually};
+use serde_json::json;
+
+use super::{client_of, done_for, for_sam};
+use crate::api::proxied;
+use crate::support::{DEADLINE, Sessions, run_sql, server_db};
+use crate::worker::{Worker, server};
+use seqline::access::Rights;
+
+#[tokio::test]
+async fn requests_of_operators_end_and_their_places_are_free_when_the_database_is_back() {
+    let db = server_db().await;
+    run_sql(&mut db.connect(Role::Consumer).await, "SELECT seqline.register_consumer('mine')").await;
+    let (proxy, url) = proxied(&db).await;
+    let through = server(&db, "api").env("SEQLINE_DATABASE_URL", url);
+    let quick = through.env("SEQLINE_DATABASE__LOCK_TIMEOUT", "500ms");
+    let quick = quick.env("SEQLINE_SYNC__DETACH_LOCK_TIMEOUT_MAX", "500ms");
+    let server = Worker::start(quick.env("SEQLINE_DATABASE__STATEMENT_TIMEOUT", "1s")).await;
+    let sam = client_of(&db, &server, "Sam", Rights { append: false, operate: true }).await;
+    // A round that is under way, for which all of them wait.
+    let mut round = db.connect(Role::Consumer).await;
+    run_sql(&mut round, "BEGIN; SELECT seqline.poll('mine', 1)").await;
+    let asking = sam.clone();
+    let asked = tokio::spawn(async move {
+        let body = json!({});
+        let all = (0..3).map(|_| asking.post("/v1/consumers/mine/pause", &body));
+        futures_util::future::join_all(all).await
+    });
+    let waiting = "wait_event_type = 'Lock' AND query LIKE '%set_consumer_paused%'";
+    Sessions::of(&db, Role::App).reach(3, waiting).await;
+    proxy.black_hole();
+    for answer in asked.await.unwrap() {
+        answer.problem(503, "unavailable");
+    }
+    run_sql(&mut round, "ROLLBACK").await;
+    proxy.heal();
+    let body = json!({"reason": "NOTE"});
+    eventually(DEADLINE, "operators are answered again", async || {
+        sam.post("/v1/consumers/mine/pause", &body).await.status == 200
+    })
+    .await;
+    assert_eq!(done_for(&db).await, [for_sam("consumer.pause", "mine", Some("NOTE"))]);
+    server.stop().await;
+}
