@@ -109,7 +109,10 @@ pub struct UpArgs {
     /// Where to answer /livez, /readyz and /metrics; without it on a free port of 127.0.0.1
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", hide_default_value = true)]
     pub ops_listen: std::net::SocketAddr,
-    /// Write a JSON file with database_url, ops_url and pid once ready, removed at the end
+    /// Where to answer the API; without it on a free port of 127.0.0.1
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0", hide_default_value = true)]
+    pub api_listen: std::net::SocketAddr,
+    /// Write a JSON file with database_url, api_url, api_token, ops_url and pid once ready, removed at the end
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
     /// Which events retention keeps
@@ -434,7 +437,7 @@ pub struct HealthcheckArgs {
 /// Options of `serve`.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// api: follow the log for live delivery; worker: hand every event to the consumers, exactly once, and run the server's own
+    /// api: answer the API; worker: hand every event to the consumers, exactly once, and run the server's own
     /// jobs; all: both
     #[arg(long, value_enum, default_value = "all", hide_possible_values = true)]
     pub role: ServeRole,

@@ -26,6 +26,7 @@ mod address;
 mod api;
 mod commands;
 mod connect;
+mod delivery;
 mod fanout;
 mod lifecycle;
 mod limits;

@@ -136,8 +136,8 @@ pub(crate) const DOCTOR_CLOCK_LOOKS: usize = 3;
 /// Consumers, slots and the like that one finding of the doctor names: enough to begin with.
 pub(crate) const DOCTOR_NAMES_MAX: usize = 10;
 
-/// Connections of `up` for its work: one for maintenance; the sequencer keeps one, and makes a partition with another when it needs it at
-/// once.
+/// Connections of `up` beside those for the API: one for maintenance; the sequencer keeps one, and makes a partition with another when it
+/// needs it at once.
 pub(crate) const UP_CONNECTIONS: u32 = 3;
 
 /// How long the batch of the sequencer that runs may take at the end of `up`, and what else does.

@@ -14,7 +14,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderValue, Method, header::HeaderName};
+use axum::http::header::{self, HeaderName};
+use axum::http::{HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -238,8 +239,11 @@ async fn answer(State(door): State<Door>, mut request: Request, next: Next) -> R
     } else {
         tracing::debug!(request_id = id, %method, route, status, took_ms, "request answered");
     }
+    // What somebody may see is nobody else's.
+    let headers = response.headers_mut();
+    headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     if let Ok(id) = HeaderValue::from_str(&id) {
-        response.headers_mut().insert(REQUEST_ID, id);
+        headers.insert(REQUEST_ID, id);
     }
     response
 }

@@ -213,6 +213,11 @@ impl Health {
         self.clock.timeout(limit, looked).await;
     }
 
+    /// Waits until there was a look, whatever came of it. Cancel safe.
+    pub(crate) async fn first_look(&self) {
+        let _ = self.looks.subscribe().wait_for(|looks| *looks > 0).await;
+    }
+
     /// Waits until somebody wants a look. Cancel safe.
     pub(crate) async fn look_is_wanted(&self) {
         self.look_wanted.notified().await;

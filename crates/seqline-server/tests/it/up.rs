@@ -146,8 +146,12 @@ async fn with_a_url_it_migrates_that_database_and_starts_no_server() {
     let place = Place::new();
     let up = place.start(place.up().args(["--database-url", &db.url(Role::Admin)])).await;
     let ops_url = up.ready["ops_url"].as_str().unwrap().to_owned();
-    let expected = json!({"database_url": db.url(Role::Admin), "ops_url": ops_url, "pid": up.running.pid()});
+    let api_url = up.ready["api_url"].as_str().unwrap().to_owned();
+    let expected = json!({
+        "database_url": db.url(Role::Admin), "api_url": api_url, "ops_url": ops_url, "pid": up.running.pid(),
+    });
     assert_eq!(up.ready, expected);
+    assert_eq!(get(api_url.strip_prefix("http://").unwrap(), "/v1/me").await.0, 401);
     let address = ops_url.strip_prefix("http://").unwrap();
     assert_eq!(get(address, "/livez").await.0, 200);
     eventually(DEADLINE, "it is ready", async || get(address, "/readyz").await.0 == 200).await;
@@ -164,10 +168,12 @@ async fn with_a_url_it_migrates_that_database_and_starts_no_server() {
     let said = format!(
         "Using database {place_of_db}, given by --database-url. \
          To run an embedded server instead, leave out --database-url.\n\
-         The schema was created (version {version}).\nReady. Health and metrics: {ops_url}/livez, {ops_url}/readyz, {ops_url}/metrics\n\n\
+         The schema was created (version {version}).\nReady. The API is at {api_url}, and {api_url}/v1/docs says what it takes. \
+         Who may append, and a token for them:\n\n  PROGRAM principals create shop --kind app --rights append\n  \
+         PROGRAM tokens create shop\n\nHealth and metrics: {ops_url}/livez, {ops_url}/readyz, {ops_url}/metrics\n\n\
          Press Ctrl-C to stop.\nStopping.\n"
     );
-    assert_eq!(outcome.stderr, said);
+    assert_eq!(outcome.stderr.replace(env!("CARGO_BIN_EXE_seqline"), "PROGRAM"), said);
     assert!(!place.data().exists() && !place.ready_file().exists());
 }
 

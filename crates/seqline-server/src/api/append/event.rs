@@ -1,6 +1,5 @@
 //! From what a client sent to an event: the rules of the log, and the place of whatever breaks one.
 
-use axum::http::StatusCode;
 use seqline::access::PrincipalKind;
 use seqline::{Actor, InvalidEvent, NewEvent, Payload};
 use serde::{Deserialize, Deserializer};
@@ -137,7 +136,6 @@ impl Place {
 }
 
 fn invalid(pointer: String, message: String) -> Problem {
-    debug_assert_eq!(Code::ValidationFailed.status(), StatusCode::UNPROCESSABLE_ENTITY);
     Problem::new(Code::ValidationFailed, "an event breaks a rule of the log").at(pointer, message)
 }
 

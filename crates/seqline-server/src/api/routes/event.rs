@@ -8,6 +8,7 @@ use seqline::envelope::{Delivery, Envelope};
 use seqline::read;
 use uuid::Uuid;
 
+use crate::api::envelope::EventSchema;
 use crate::api::{Api, Caller, Problem};
 
 /// One event
@@ -21,7 +22,7 @@ use crate::api::{Api, Caller, Problem};
     tag = "events",
     security(("token" = [])),
     params(("id" = Uuid, Path, description = "The id of the event.")),
-    responses((status = 200, description = "The event.", body = serde_json::Value, content_type = "application/json"))
+    responses((status = 200, description = "The event.", body = EventSchema))
 )]
 pub(super) async fn show(api: Api, caller: Caller, Path(id): Path<String>) -> Result<Response, Problem> {
     let missing = || Problem::not_found("there is no event with this id that you may see");

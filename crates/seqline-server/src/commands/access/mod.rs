@@ -25,7 +25,7 @@ async fn connect(database: &DatabaseArgs) -> Result<PgConnection, Failure> {
     Ok(connection)
 }
 
-fn failed(error: ChangeError) -> Failure {
+pub(super) fn failed(error: ChangeError) -> Failure {
     const LOCK_NOT_AVAILABLE: &str = "55P03";
     match error {
         ChangeError::Database(error) if error.sqlstate() == Some(LOCK_NOT_AVAILABLE) => {

@@ -3,23 +3,23 @@
 use seqline::Clock;
 use seqline::consumer::{Consumer, ConsumerName, Consumers, EnsureError, StartAt};
 use seqline::sequencer::Sequencer;
-use seqline::tail::{Sink, Tail};
+use seqline::tail::Tail;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
 use super::figures::{Figures, Shown};
-use crate::api::{Api, Door, Hub};
+use crate::api::Door;
 use crate::cli::ServeRole;
 use crate::config::Config;
+use crate::delivery::Delivery;
 use crate::failure::Failure;
-use crate::fanout::FanoutLag;
 use crate::jobs::registry::Registry;
 use crate::jobs::runtime::Jobs;
 use crate::lifecycle::{Lifecycle, Phase};
 use crate::limits::{CONNECT_TIMEOUT, START_RETRY_PAUSE};
-use crate::metrics::{Metrics, catalogue};
-use crate::ops::{FollowedTail, Health};
+use crate::metrics::Metrics;
+use crate::ops::Health;
 use crate::recorder::Recorder;
 use crate::{connect, jobs};
 
@@ -125,25 +125,14 @@ impl Making<'_> {
                 consumers.run(stop).await.map_err(|error| error.to_string())
             });
         }
-        health.follows(tail.as_ref().map(|tail| FollowedTail { epoch, position: tail.head() }));
-        if let Some(tail) = tail {
-            shown.listeners.push(("tail", tail.listening()));
-            let lag = self.metrics.seconds(&catalogue::FANOUT_LAG);
-            let lag = FanoutLag { clock: self.clock.clone(), lag };
-            let hub = Hub::for_config(epoch, *tail.head().borrow(), self.config);
-            let api = Api::new(parts.pool, self.config, self.clock, &hub, health);
-            // Permissions first and the hub last: what a batch changes is known before anybody gets it.
-            let sinks: Vec<Box<dyn Sink>> =
-                vec![Box::new(api.permissions.clone()), Box::new(lag), Box::new(hub)];
-            lifecycle.start("event_tail", Phase::Delivery, |stop| async move {
-                tail.run(sinks, stop).await.map_err(|error| error.to_string())
-            });
-            shown.api = Some(api.clone());
-            let door = door.clone();
-            lifecycle.start("api", Phase::Delivery, |stop| async move {
-                door.open(api, stop).await;
-                Ok(())
-            });
+        match tail {
+            Some(tail) => {
+                shown.listeners.push(("tail", tail.listening()));
+                let (config, clock, metrics) = (self.config, self.clock, self.metrics);
+                let delivery = Delivery { pool: parts.pool, config, clock, metrics, health, door };
+                shown.api = Some(delivery.start(&mut lifecycle, tail, epoch));
+            }
+            None => health.follows(None),
         }
         if !self.config.database.listen {
             shown.listeners.clear();

@@ -1,9 +1,10 @@
 //! `seqline up`: everything that is needed, here and now.
 //!
 //! Without a database URL it runs a PostgreSQL server of its own on this machine; with one it uses that database. Either
-//! way it brings the schema up to date, keeps partitions and retention while it runs, numbers what is to be numbered after commit, and
-//! stops on Ctrl-C. The data is never deleted.
+//! way it brings the schema up to date, keeps partitions and retention while it runs, numbers what is to be numbered after commit, answers
+//! the API, and stops on Ctrl-C. The data is never deleted.
 
+mod local;
 mod running;
 
 use std::io::ErrorKind;
@@ -17,7 +18,9 @@ use sqlx::ConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 use tokio_util::sync::CancellationToken;
 
+use self::running::Upping;
 use super::{asked_to_stop, configuration, file_failure, migrate};
+use crate::api::ApiServer;
 use crate::cli::{DatabaseArgs, UpArgs};
 use crate::config::Config;
 use crate::connect::GivenUrl;
@@ -28,6 +31,11 @@ use crate::{connect, store};
 #[derive(Serialize)]
 struct Ready<'a> {
     database_url: &'a str,
+    /// Where it answers the API.
+    api_url: &'a str,
+    /// A token that may do everything, on a server of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_token: Option<&'a str>,
     /// Where it answers /livez, /readyz and /metrics.
     ops_url: &'a str,
     pid: u32,
@@ -42,10 +50,38 @@ pub(crate) async fn run(database: &DatabaseArgs, args: UpArgs) -> Result<(), Fai
     if let Some(file) = args.ready_file.as_deref().filter(|file| is_stale(file)) {
         remove_leftover(file)?;
     }
-    let ops = OpsServer::bind(args.ops_listen, "--ops-listen").await?;
+    let addresses = Addresses {
+        ops: OpsServer::bind(args.ops_listen, "--ops-listen").await?,
+        api: ApiServer::bind(args.api_listen, "--api-listen").await?,
+    };
     match connect::given_urls(database).as_slice() {
-        [] => on_embedded_server(&args, &config, ops, &stop).await,
-        given => on_given_database(given, &args, &config, ops, &stop).await,
+        [] => Box::pin(on_embedded_server(&args, &config, addresses, &stop)).await,
+        given => Box::pin(on_given_database(given, &args, &config, addresses, &stop)).await,
+    }
+}
+
+/// Where it will answer.
+struct Addresses {
+    ops: OpsServer,
+    api: ApiServer,
+}
+
+impl Addresses {
+    fn ops_url(&self) -> String {
+        format!("http://{}", self.ops.address())
+    }
+
+    fn api_url(&self) -> String {
+        format!("http://{}", self.api.address())
+    }
+
+    fn upping<'a>(
+        self,
+        options: &'a PgConnectOptions,
+        config: &'a Config,
+        stop: &'a CancellationToken,
+    ) -> Upping<'a> {
+        Upping { options, config, ops: self.ops, api: self.api, stop }
     }
 }
 
@@ -53,7 +89,7 @@ async fn on_given_database(
     given: &[GivenUrl],
     args: &UpArgs,
     config: &Config,
-    ops: OpsServer,
+    addresses: Addresses,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let url = &given[0].url;
@@ -65,19 +101,26 @@ async fn on_given_database(
     };
     let Some(migrated) = unless_stopped(prepared, stop).await? else { return Ok(()) };
     say_schema(migrated);
-    let ops_url = ops_url(&ops);
-    let ready = Ready { database_url: url, ops_url: &ops_url, pid: std::process::id(), postgres_pid: None };
-    let ready = ready_file(args, &ready)?;
-    eprintln!("Ready. {}\n\nPress Ctrl-C to stop.", where_it_tells(&ops_url));
-    let result = running::run(&options, config, ops, None, stop).await;
-    remove(ready);
+    let (ops_url, api_url) = (addresses.ops_url(), addresses.api_url());
+    let mut written = None;
+    let ready = || {
+        let (pid, api_token, postgres_pid) = (std::process::id(), None, None);
+        let ready =
+            Ready { database_url: url, api_url: &api_url, api_token, ops_url: &ops_url, pid, postgres_pid };
+        written = ready_file(args, &ready)?;
+        say_how_to_ask(&api_url);
+        eprintln!("{}\n\nPress Ctrl-C to stop.", where_it_tells(&ops_url));
+        Ok(())
+    };
+    let result = running::run(addresses.upping(&options, config, stop), None, ready).await;
+    remove(written);
     result
 }
 
 async fn on_embedded_server(
     args: &UpArgs,
     config: &Config,
-    ops: OpsServer,
+    addresses: Addresses,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let data_dir = match &args.data_dir {
@@ -92,7 +135,7 @@ async fn on_embedded_server(
     };
     let started = async { PostgresServer::start(server_config).await.map_err(embedded_failure) };
     let Some(mut server) = unless_stopped(started, stop).await? else { return Ok(()) };
-    let result = with_server(&mut server, args, config, ops, stop).await;
+    let result = with_server(&mut server, args, config, addresses, stop).await;
     let stopped = server.stop().await.map_err(embedded_failure);
     result.and(stopped)
 }
@@ -101,7 +144,7 @@ async fn with_server(
     server: &mut PostgresServer,
     args: &UpArgs,
     config: &Config,
-    ops: OpsServer,
+    addresses: Addresses,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let url_file = server.data_dir().join("url");
@@ -109,7 +152,7 @@ async fn with_server(
     remove_leftover(&url_file)?;
     let password = random_password()?;
     let prepared = unless_stopped(prepare(server, &password, &config.jobs.schema), stop).await?;
-    let Some((options, migrated)) = prepared else { return Ok(()) };
+    let Some(Prepared { options, migrated, token }) = prepared else { return Ok(()) };
     let user = store::embedded::USER;
     let database_url = format!("postgres://{user}:{password}@127.0.0.1:{}/{user}", server.port());
     write_private(&url_file, &database_url)?;
@@ -120,21 +163,25 @@ async fn with_server(
         server.data_dir().display()
     );
     say_schema(migrated);
-    let ops_url = ops_url(&ops);
-    let ready = ready_file(
-        args,
-        &Ready {
+    let (ops_url, api_url) = (addresses.ops_url(), addresses.api_url());
+    let postgres_pid = server.postmaster_pid();
+    let mut written = None;
+    let ready = || {
+        let ready = Ready {
             database_url: &database_url,
+            api_url: &api_url,
+            api_token: Some(&token),
             ops_url: &ops_url,
             pid: std::process::id(),
-            postgres_pid: server.postmaster_pid(),
-        },
-    )
-    .inspect_err(|_| remove(Some(url_file.clone())))?;
-    say_how_to_go_on(&url_file, &ops_url);
-    let result = running::run(&options, config, ops, Some(server), stop).await;
+            postgres_pid,
+        };
+        written = ready_file(args, &ready)?;
+        say_how_to_go_on(&url_file, &api_url, &token, &ops_url);
+        Ok(())
+    };
+    let result = running::run(addresses.upping(&options, config, stop), Some(server), ready).await;
     remove(Some(url_file));
-    remove(ready);
+    remove(written);
     result
 }
 
@@ -152,12 +199,15 @@ async fn unless_stopped<T>(
     }
 }
 
-/// Role, database and schema. The user's role has the rights of an application and not those of the superuser.
-async fn prepare(
-    server: &PostgresServer,
-    password: &str,
-    jobs_schema: &str,
-) -> Result<(PgConnectOptions, Migrated), Failure> {
+/// A server of its own that can be used.
+struct Prepared {
+    options: PgConnectOptions,
+    migrated: Migrated,
+    token: String,
+}
+
+/// Role, database, schema and token. The user's role has the rights of an application and not those of the superuser.
+async fn prepare(server: &PostgresServer, password: &str, jobs_schema: &str) -> Result<Prepared, Failure> {
     let admin = server.admin_options();
     let failed = |error: sqlx::Error| Failure::from(seqline::DatabaseError::from(error));
     let mut connection = admin.connect().await.map_err(failed)?;
@@ -174,8 +224,10 @@ async fn prepare(
         .admin_options()
         .username(store::embedded::USER)
         .password(password)
-        .database(store::embedded::USER);
-    Ok((options.application_name("seqline"), migrated))
+        .database(store::embedded::USER)
+        .application_name("seqline");
+    let token = local::token(&mut options.connect().await.map_err(failed)?).await?;
+    Ok(Prepared { options, migrated, token })
 }
 
 fn say_schema(migrated: Migrated) {
@@ -199,21 +251,35 @@ fn say_database(options: &PgConnectOptions, given: &[GivenUrl]) {
     );
 }
 
-fn ops_url(ops: &OpsServer) -> String {
-    format!("http://{}", ops.address())
-}
-
 fn where_it_tells(ops_url: &str) -> String {
     format!("Health and metrics: {ops_url}/livez, {ops_url}/readyz, {ops_url}/metrics")
 }
 
-fn say_how_to_go_on(url_file: &Path, ops_url: &str) {
+/// The way to a token, on a database where somebody decides who gets one.
+fn say_how_to_ask(api_url: &str) {
+    let program = program();
+    eprintln!(
+        "Ready. The API is at {api_url}, and {api_url}/v1/docs says what it takes. Who may append, and a token for them:\n\n  {program} principals create shop --kind app --rights append\n  {program} tokens create shop\n"
+    );
+}
+
+fn say_how_to_go_on(url_file: &Path, api_url: &str, token: &str, ops_url: &str) {
     let program = program();
     let url_file = quoted(&url_file.display().to_string());
     eprintln!(
-        "Ready. In another terminal:\n\n  export SEQLINE_DATABASE_URL=\"$(cat {url_file})\"\n  {program} append order.created --resource-kind order --payload '{{\"total\": 12.5}}'\n  {program} tail --follow\n  {program} serve --role worker\n  {program} status\n\n{}\n\nPress Ctrl-C to stop.",
+        "Ready. In another terminal:\n\n  export SEQLINE_DATABASE_URL=\"$(cat {url_file})\"\n  {program} append order.created --resource-kind order --payload '{{\"total\": 12.5}}'\n  {program} tail --follow\n  {program} serve --role worker\n  {program} status\n\nOver HTTP, as the principal {}, whose token is good until this is started again; {api_url}/v1/docs says what else there is:\n\n  {}\n\n{}\n\nPress Ctrl-C to stop.",
+        local::LOCAL,
+        curl(api_url, token),
         where_it_tells(ops_url)
     );
+}
+
+/// A line that appends an event when it is pasted.
+fn curl(api_url: &str, token: &str) -> String {
+    const EVENT: &str = r#"{"type": "order.created", "resource_kind": "order", "receive_action": "any", "payload": {"total": 12.5}}"#;
+    format!(
+        "curl {api_url}/v1/events -H 'Authorization: Bearer {token}' -H 'Content-Type: application/json' -d '{EVENT}'"
+    )
 }
 
 /// How the user can call this program again in a shell, from whatever folder.

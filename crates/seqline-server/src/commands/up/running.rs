@@ -6,57 +6,107 @@ use seqline::Clock;
 use seqline::embedded::PostgresServer;
 use seqline::maintenance::Maintenance;
 use seqline::sequencer::Sequencer;
+use seqline::tail::Tail;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-use crate::api::{self, Database};
+use crate::api::{self, ApiServer, Database, Door};
 use crate::config::Config;
+use crate::delivery::Delivery;
 use crate::failure::Failure;
 use crate::lifecycle::{Lifecycle, Phase, UnexpectedEnd};
-use crate::limits::{LOOKS_MISSED_MAX, UP_CONNECTIONS, UP_END_TIMEOUT};
+use crate::limits::{LOOKS_MISSED_MAX, START_RETRY_PAUSE, UP_CONNECTIONS, UP_END_TIMEOUT};
 use crate::metrics::Metrics;
+use crate::ops::Health;
 use crate::ops::readiness::Stage;
 use crate::ops::server::OpsServer;
 use crate::{connect, ops};
 
-/// Maintains partitions and runs a sequencer until asked to stop, or until the embedded server ends on its own. In one epoch after the other:
-/// while the database is not the one to which the numbers belong, nothing is numbered or dropped.
+/// What `up` has before it runs.
+pub(super) struct Upping<'a> {
+    pub(super) options: &'a PgConnectOptions,
+    pub(super) config: &'a Config,
+    pub(super) ops: OpsServer,
+    pub(super) api: ApiServer,
+    pub(super) stop: &'a CancellationToken,
+}
+
+/// Maintains partitions, runs a sequencer and answers the API until asked to stop, or until the embedded server ends on its own. In one epoch
+/// after the other: while the database is not the one to which the numbers belong, nothing is numbered, handed out or dropped. `ready` is
+/// called once, when all of this runs or waits for somebody to say how the history goes on.
 pub(super) async fn run(
-    options: &PgConnectOptions,
-    config: &Config,
-    ops: OpsServer,
+    upping: Upping<'_>,
     server: Option<&mut PostgresServer>,
-    stop: &CancellationToken,
+    ready: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let pool = connect::pool(options, UP_CONNECTIONS).await?;
+    let Upping { options, config, ops, api, stop } = upping;
+    let pool = connect::pool(options, config.database.max_connections + UP_CONNECTIONS).await?;
     let clock = Clock::system();
     let metrics = Metrics::new(None, clock.clone(), config.telemetry.refresh_interval * LOOKS_MISSED_MAX)?;
     let mut lifecycle = Lifecycle::new(clock.clone());
     let health = ops::answer(&mut lifecycle, ops, config, &metrics, "up");
+    let door = Door::new(config, &clock, &health, &metrics);
+    let behind = door.clone();
+    lifecycle.start("api_server", Phase::Delivery, |stop| async move {
+        api.run(behind, stop).await;
+        Ok(())
+    });
     ops::look(&mut lifecycle, options, config, &metrics, &health)?;
     let gone = gone(server, &clock);
     tokio::pin!(gone);
+    let mut ready = Some(ready);
     let mut parts: Option<Lifecycle> = None;
     let result = loop {
-        let epoch = tokio::select! {
-            epoch = health.epoch() => epoch,
+        let begun = tokio::select! {
+            begun = begin(&pool, options, config, &clock, &health) => begun,
+            () = undecided(&health), if ready.is_some() => {
+                if let Err(failure) = ready.take().map_or(Ok(()), |ready| ready()) {
+                    break Err(failure);
+                }
+                continue;
+            }
             () = stop.cancelled() => break Ok(()),
             () = &mut gone => break Err(ended_on_its_own()),
             ended = lifecycle.unexpected_end() => break Err(unexpected(ended)),
         };
+        let (tail, epoch) = match begun {
+            Ok(begun) => begun,
+            Err(failure) => break Err(failure),
+        };
         let running = parts.insert(start(&pool, config, &clock));
+        let delivery = Delivery {
+            pool: pool.clone(),
+            config,
+            clock: &clock,
+            metrics: &metrics,
+            health: &health,
+            door: &door,
+        };
+        delivery.start(running, tail, epoch);
         health.enter(Stage::Running);
+        if let Err(failure) = ready.take().map_or(Ok(()), |ready| ready()) {
+            break Err(failure);
+        }
         tokio::select! {
             () = health.epoch_ends(epoch) => health.enter(Stage::Undecided),
             () = stop.cancelled() => break Ok(()),
             () = &mut gone => break Err(ended_on_its_own()),
-            ended = running.unexpected_end() => break Err(unexpected(ended)),
+            ended = running.unexpected_end() => {
+                // It may have met another history before the watch has.
+                health.look_now(config.database.statement_timeout).await;
+                if health.known_epoch() == Some(epoch) {
+                    break Err(unexpected(ended));
+                }
+                health.enter(Stage::Undecided);
+            }
             ended = lifecycle.unexpected_end() => break Err(unexpected(ended)),
         }
         if let Some(parts) = parts.take() {
             parts.stop(UP_END_TIMEOUT).await;
         }
+        health.follows(None);
     };
     if result.is_ok() {
         eprintln!("Stopping.");
@@ -68,6 +118,36 @@ pub(super) async fn run(
     }
     lifecycle.stop(UP_END_TIMEOUT).await;
     result
+}
+
+/// Waits until it is known which history the database has, and where delivery begins there.
+async fn begin(
+    pool: &PgPool,
+    options: &PgConnectOptions,
+    config: &Config,
+    clock: &Clock,
+    health: &Health,
+) -> Result<(Tail, Uuid), Failure> {
+    loop {
+        let epoch = health.epoch().await;
+        let tail = Tail::new(pool.clone(), options.clone(), config.tail(), clock.clone()).await;
+        match tail.map_err(Failure::from) {
+            // Another epoch has begun meanwhile, and the tail may be in it.
+            Ok(_) if health.known_epoch() != Some(epoch) => {}
+            Ok(tail) => return Ok((tail, epoch)),
+            // It was there a moment ago.
+            Err(Failure::Unavailable(_)) => clock.sleep(START_RETRY_PAUSE).await,
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+/// Returns when it was looked, and it is not known how the history goes on.
+async fn undecided(health: &Health) {
+    health.first_look().await;
+    if health.known_epoch().is_some() {
+        std::future::pending::<()>().await;
+    }
 }
 
 fn start(pool: &PgPool, config: &Config, clock: &Clock) -> Lifecycle {

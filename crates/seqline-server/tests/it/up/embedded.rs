@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use seqline_testkit::eventually;
-use serde_json::Value;
+use serde_json::json;
 
 use super::{Place, assert_no_server, has_ended};
+use crate::api::{Client, event};
 use crate::support::{DEADLINE, let_measure, seqline};
 
 #[tokio::test]
@@ -44,10 +45,11 @@ async fn the_commands_that_it_suggests_work_as_they_are() {
     let mut up = place.start(place.up_on(&data)).await;
     let text = up.running.talk_until("Press Ctrl-C to stop.").await;
     let commands: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("  ")).collect();
-    let [export, append, tail, serve, status] = commands[..] else { panic!("{text}") };
+    let [export, append, tail, serve, status, curl] = commands[..] else { panic!("{text}") };
     assert!(serve.ends_with(" serve --role worker"), "{serve}");
     let tail = tail.replace(" --follow", "");
-    let script = format!("{export}\n{append}\n{serve} --help >/dev/null\n{status} >/dev/null\n{tail}");
+    let script =
+        format!("{export}\n{append}\n{serve} --help >/dev/null\n{status} >/dev/null\n{curl} -sS\n{tail}");
     let mut shell = tokio::process::Command::new("sh");
     shell
         .args(["-euc", &script])
@@ -59,7 +61,40 @@ async fn the_commands_that_it_suggests_work_as_they_are() {
     let output = shell.output().await.unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.ends_with("  order.created  order  {\"total\": 12.5}\n"), "{said}");
+    let event = "  order.created  order  {\"total\": 12.5}\n";
+    assert!(said.ends_with(event) && said.matches(event).count() == 2, "{said}");
+    assert!(said.contains("{\"events\":[{\"id\":\""), "{said}");
+    up.stop().await;
+}
+
+#[tokio::test]
+async fn it_answers_the_api_to_whoever_has_the_token_of_this_run() {
+    let place = Place::new();
+    let client = |up: &super::Up| {
+        let text = |member: &str| up.ready[member].as_str().expect("it is in the ready file").to_owned();
+        let address = text("api_url").strip_prefix("http://").expect("it is HTTP").to_owned();
+        (Client::new(address).token(&text("api_token")), text("api_token"))
+    };
+    let up = place.start(place.up()).await;
+    let (local, first) = client(&up);
+    let me = local.get("/v1/me").await.ok(200);
+    assert_eq!(me, json!({ "principal": "local", "kind": "app", "rights": ["append", "operate"] }));
+    let id = local.post("/v1/events", &event(1)).await.ok(201)["events"][0]["id"].clone();
+    // It is fed by a tail of its own.
+    eventually(DEADLINE, "the event is there", async || {
+        let page = local.get("/v1/events?after=oldest").await.ok(200);
+        page["events"][0]["id"] == id
+    })
+    .await;
+    let log = up.stop().await;
+    assert!(log.stderr.contains(&first), "{log:?}");
+
+    let up = place.start(place.up()).await;
+    let (local, second) = client(&up);
+    assert_ne!(first, second);
+    local.get("/v1/me").await.ok(200);
+    let old = Client::new(&local.address).token(&first);
+    old.get("/v1/me").await.problem(401, "unauthenticated");
     up.stop().await;
 }
 
@@ -150,13 +185,8 @@ async fn its_users_role_may_use_the_log_and_is_no_superuser() {
     assert!(!superuser);
     sqlx::raw_sql("CREATE TABLE orders (id bigint)").execute(&pool).await.unwrap();
     pool.close().await;
-    let ready: Value = up.ready.clone();
-    assert!(
-        ready
-            .as_object()
-            .unwrap()
-            .keys()
-            .all(|key| ["database_url", "ops_url", "pid", "postgres_pid"].contains(&key.as_str()))
-    );
+    let mut members: Vec<&String> = up.ready.as_object().unwrap().keys().collect();
+    members.sort();
+    assert_eq!(members, ["api_token", "api_url", "database_url", "ops_url", "pid", "postgres_pid"]);
     up.stop().await;
 }
