@@ -70,6 +70,9 @@ pub(crate) const STATUS_KEEPERS_MAX: usize = 10;
 /// Most jobs in one list.
 pub(crate) const JOBS_LIST_MAX: u32 = 1000;
 
+/// How many events of a resource are redacted by one request: about as many as a second is enough for, so that it is answered in time.
+pub(crate) const API_REDACT_EVENTS_MAX: u32 = 10_000;
+
 /// How long lanes wait for each other at most: those in front do nothing meanwhile.
 pub(crate) const LANES_WAIT_MAX: Duration = Duration::from_secs(5 * 60);
 

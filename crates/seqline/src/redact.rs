@@ -62,6 +62,8 @@ pub enum RedactError {
     /// It was refused, with the reason.
     #[error("{message}")]
     Refused {
+        /// Which rule refused it, such as `redact_notice`.
+        rule: String,
         /// The message of the database.
         message: String,
         /// What to do, if it said so: a sentence.
@@ -118,8 +120,8 @@ impl From<sqlx::Error> for RedactError {
         match constraint {
             "isolation" => Self::Isolation { message },
             "read_only" => Self::ReadOnly { message },
-            "redact_event" | "redact_notice" | "redact_resource" | "audit_why" => {
-                Self::Refused { message, hint: pg.hint().map(str::to_owned) }
+            rule @ ("redact_event" | "redact_notice" | "redact_resource" | "audit_why") => {
+                Self::Refused { rule: rule.to_owned(), message, hint: pg.hint().map(str::to_owned) }
             }
             _ => Self::Database(error),
         }

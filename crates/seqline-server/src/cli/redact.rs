@@ -38,12 +38,3 @@ pub enum RedactWhat {
         confirm: ConfirmWithReason,
     },
 }
-
-impl RedactWhat {
-    /// Whether, and why.
-    pub(crate) fn confirm(&self) -> &ConfirmWithReason {
-        match self {
-            Self::Event { confirm, .. } | Self::Resource { confirm, .. } => confirm,
-        }
-    }
-}

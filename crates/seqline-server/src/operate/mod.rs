@@ -9,6 +9,7 @@ pub(crate) mod consumers;
 pub(crate) mod jobs;
 pub(crate) mod parked;
 pub(crate) mod partitions;
+pub(crate) mod redact;
 
 use seqline::DatabaseError;
 use seqline::consumer::OperateError;
@@ -33,6 +34,8 @@ pub(crate) enum Refusal {
     Busy(String),
     /// Something that is needed is not there now.
     Unavailable(String),
+    /// The log takes nothing for a while.
+    ReadOnly(String),
     Database(DatabaseError),
     /// Anything else: a right of the login that is missing, or a bug.
     Other(Failure),
@@ -89,7 +92,9 @@ impl From<Refusal> for Failure {
             Refusal::Unknown(message) | Refusal::Invalid { message, .. } | Refusal::Conflict(message) => {
                 Self::Refused(message)
             }
-            Refusal::Busy(message) | Refusal::Unavailable(message) => Self::Unavailable(message),
+            Refusal::Busy(message) | Refusal::Unavailable(message) | Refusal::ReadOnly(message) => {
+                Self::Unavailable(message)
+            }
             Refusal::Database(error) => error.into(),
             Refusal::Other(failure) => failure,
         }

@@ -83,7 +83,7 @@ async fn all_events_about_a_resource_are_redacted_and_no_others() {
     append(&db, &["17", "18", "18", "18", "17", "17"]).await;
     let resource = ["redact", "resource", "order", "17", "--json"];
     let mut report = json!({
-        "resource_kind": "order", "resource_id": "17", "done": false, "events": 3, "already": 0, "waiting": 0,
+        "resource_kind": "order", "resource_id": "17", "done": false, "events": 3, "already": 0, "remaining": 0, "waiting": 0,
         "partitions": ["event_log_from_0000000000000000001", "event_log_from_0000000000000000005"],
     });
     let json = async |args: &[&str]| -> Value {

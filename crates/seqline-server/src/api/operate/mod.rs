@@ -10,6 +10,7 @@ mod jobs;
 mod parked;
 mod partitions;
 mod place;
+mod redactions;
 
 use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
@@ -34,6 +35,7 @@ pub(super) fn router() -> OpenApiRouter<Door> {
         .merge(parked::router())
         .merge(partitions::router())
         .merge(jobs::router())
+        .merge(redactions::router())
         .merge(audit::router())
 }
 
@@ -129,6 +131,7 @@ impl From<Refusal> for Problem {
             Refusal::Conflict(message) => Self::new(Code::Conflict, message),
             Refusal::Busy(message) => Self::new(Code::Conflict, message).retry_after(API_RETRY_AFTER),
             Refusal::Unavailable(message) => Self::unavailable(message),
+            Refusal::ReadOnly(message) => Self::new(Code::ReadOnly, message).retry_after(API_RETRY_AFTER),
             Refusal::Database(error) => error.into(),
             Refusal::Other(failure) => Self::internal("operate", &failure.message().unwrap_or_default()),
         }

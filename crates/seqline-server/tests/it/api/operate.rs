@@ -7,6 +7,7 @@ mod jobs;
 mod lanes;
 mod parked;
 mod partitions;
+mod redactions;
 mod rights;
 
 use seqline::access::{NewPrincipal, PrincipalKind, Rights, create_principal, create_token};

@@ -33,7 +33,7 @@ async fn nobody_without_the_right_learns_or_changes_anything() {
     let alex = client_of(&db, &desk.server, "Alex", Rights { append: true, operate: false }).await;
     let nobody = Client::new(alex.address.clone());
     let all = operations(&nobody).await;
-    assert_eq!(all.len(), 21, "{all:?}");
+    assert_eq!(all.len(), 22, "{all:?}");
     for (method, path) in all {
         let body = (method == Method::POST).then(|| json!({}).to_string());
         nobody.ask(method.clone(), &path, body.clone()).await.problem(401, "unauthenticated");
