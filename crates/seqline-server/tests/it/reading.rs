@@ -8,6 +8,7 @@ mod permissions;
 mod positions;
 mod slow;
 mod streams;
+mod vouched;
 mod waiting;
 
 use seqline::access::{Grant, NewPrincipal, PrincipalKind, Rights, create_principal, create_token};
