@@ -12,7 +12,7 @@ use sqlx::postgres::PgConnectOptions;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use crate::api::{self, ApiServer, Database, Door};
+use crate::api::{self, ApiServer, Database, Door, JwtVerifier};
 use crate::config::Config;
 use crate::delivery::Delivery;
 use crate::failure::Failure;
@@ -47,7 +47,8 @@ pub(super) async fn run(
     let metrics = Metrics::new(None, clock.clone(), config.telemetry.refresh_interval * LOOKS_MISSED_MAX)?;
     let mut lifecycle = Lifecycle::new(clock.clone());
     let health = ops::answer(&mut lifecycle, ops, config, &metrics, "up");
-    let door = Door::new(config, &clock, &health, &metrics);
+    let jwt = JwtVerifier::new(&config.auth, &clock)?;
+    let door = Door::new(config, &clock, &health, &metrics, jwt);
     let behind = door.clone();
     lifecycle.start("api_server", Phase::Delivery, |stop| async move {
         api.run(behind, stop).await;

@@ -12,7 +12,6 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use seqline::access::{Grant, disable_principal, grant};
 use seqline_testkit::Role;
 use serde_json::json;
-use time::OffsetDateTime;
 use tokio::net::TcpListener;
 
 use super::{Client, Site, append_all, order};
@@ -48,7 +47,7 @@ impl Provider {
 
     /// A JWT for this user that expires so many seconds from now.
     fn jwt(&self, id: &str, seconds: i64) -> String {
-        let expires = OffsetDateTime::now_utc().unix_timestamp() + seconds;
+        let expires = seqline::Clock::system().now().unix_timestamp() + seconds;
         let claims = json!({ "iss": "https://id.example.com", "aud": ["shop"], "exp": expires, "sub": id });
         let header = Header { kid: Some("one".to_owned()), ..Header::new(Algorithm::ES256) };
         encode(&header, &claims, &self.key).unwrap()
