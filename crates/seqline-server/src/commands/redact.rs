@@ -1,7 +1,7 @@
 //! `seqline redact`: what events say is taken out of the log.
 
 use seqline::consumer::Mode;
-use seqline::{Clock, DatabaseError};
+use seqline::{Clock, CommitError, DatabaseError};
 use sqlx::PgPool;
 
 use super::consumers::ADD_YES;
@@ -45,7 +45,12 @@ pub(crate) async fn run(database: &DatabaseArgs, args: RedactArgs) -> Result<(),
 async fn redact(pool: &PgPool, what: &What, mode: Mode<'_>) -> Result<Report, Failure> {
     let mut transaction = seqline::begin(pool).await?;
     let report = redact::redact(&mut transaction, what, None, mode).await?;
-    redact::commit(transaction).await?;
+    seqline::commit(transaction).await.map_err(|error| match error {
+        CommitError::Unknown(_) | CommitError::NotKnownDurable(_) => {
+            Failure::Unavailable(format!("{error}; run the same command again: it redacts nothing twice"))
+        }
+        error => error.into(),
+    })?;
     Ok(report)
 }
 

@@ -11,8 +11,9 @@ pub(crate) mod parked;
 pub(crate) mod partitions;
 pub(crate) mod redact;
 
-use seqline::DatabaseError;
 use seqline::consumer::OperateError;
+use seqline::{CommitError, DatabaseError};
+use sqlx::PgTransaction;
 
 use crate::failure::Failure;
 use crate::limits::ROUND_WAIT_MAX;
@@ -68,6 +69,16 @@ impl Refusal {
             error => Self::Conflict(error.to_string()),
         }
     }
+}
+
+/// Ends a transaction that may have appended events.
+pub(crate) async fn commit(transaction: PgTransaction<'_>) -> Result<(), Refusal> {
+    seqline::commit(transaction).await.map_err(|error| match error {
+        CommitError::Unknown(error) | CommitError::NotKnownDurable(error) | CommitError::Database(error) => {
+            Refusal::Database(error)
+        }
+        error => Failure::from(error).into(),
+    })
 }
 
 impl From<DatabaseError> for Refusal {

@@ -2,7 +2,6 @@
 
 use seqline::consumer::Mode;
 use seqline::redact::{self, RedactError, Redaction};
-use seqline::{CommitError, DatabaseError};
 use serde::Serialize;
 use sqlx::PgTransaction;
 use utoipa::ToSchema;
@@ -80,17 +79,6 @@ pub(crate) async fn redact(
     }
 }
 
-/// Commits it, so that it is durable when this returns.
-pub(crate) async fn commit(transaction: PgTransaction<'_>) -> Result<(), Refusal> {
-    seqline::commit(transaction).await.map_err(|error| match error {
-        CommitError::Unknown(_) | CommitError::NotKnownDurable(_) => {
-            Refusal::Unavailable(format!("{error}; ask for the same again: nothing is redacted twice"))
-        }
-        CommitError::Database(error) => Refusal::Database(error),
-        error => Refusal::Other(error.into()),
-    })
-}
-
 fn report(what: &What, redaction: Redaction, done: bool) -> Report {
     let (event_id, resource_kind, resource_id) = match what.clone() {
         What::Event(id) => (Some(id), None, None),
@@ -132,11 +120,5 @@ fn refusal(error: RedactError) -> Refusal {
         }
         RedactError::Database(error) => Refusal::Database(error),
         error => Refusal::Conflict(error.to_string()),
-    }
-}
-
-impl From<sqlx::Error> for Refusal {
-    fn from(error: sqlx::Error) -> Self {
-        Self::Database(DatabaseError::from(error))
     }
 }

@@ -25,7 +25,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{Api, Caller, Code, Door, Problem};
 use crate::limits::{API_OPERATORS_WAIT, API_RETRY_AFTER, ROUND_WAIT_MAX};
-use crate::operate::Refusal;
+use crate::operate::{Refusal, commit};
 use crate::store;
 
 /// All of it.
@@ -101,10 +101,9 @@ impl Operator {
             }
             let worked = work(&mut transaction).await;
             match &worked {
-                Ok(_) => transaction.commit().await,
-                Err(_) => transaction.rollback().await,
+                Ok(_) => commit(transaction).await?,
+                Err(_) => transaction.rollback().await.map_err(DatabaseError::from)?,
             }
-            .map_err(DatabaseError::from)?;
             worked
         };
         // A database that has vanished without a word says nothing to either.

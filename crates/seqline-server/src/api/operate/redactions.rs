@@ -77,7 +77,7 @@ impl NewRedaction {
 async fn create(operator: Operator, JsonBody(body): JsonBody<NewRedaction>) -> Result<Json<Report>, Problem> {
     let what = body.what()?;
     let mode = mode(body.dry_run, body.reason.as_deref())?;
-    let report =
-        operator.act(async |work| redact::redact(work, &what, Some(API_REDACT_EVENTS_MAX), mode).await);
-    Ok(Json(report.await?))
+    let redacted = operator
+        .act(async |transaction| redact::redact(transaction, &what, Some(API_REDACT_EVENTS_MAX), mode).await);
+    Ok(Json(redacted.await?))
 }
