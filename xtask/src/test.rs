@@ -95,9 +95,17 @@ pub(crate) fn test(workspace: &Workspace, major: u32, args: &[OsString]) -> Resu
         // what chooses by itself how events are numbered, nor what is about River or the schema.
         let mut again = tell(workspace.cargo(LOG))?;
         again.env("SEQLINE_TEST_SEQUENCING", "after_commit");
-        for module in
-            ["tidy", "mutations", "readme", "sequencing", "committing", "durability", "jobs", "migrations"]
-        {
+        for module in [
+            "tidy",
+            "mutations",
+            "readme",
+            "learn",
+            "sequencing",
+            "committing",
+            "durability",
+            "jobs",
+            "migrations",
+        ] {
             again.args(["--skip", &format!("{module}::")]);
         }
         steps.run("the log's tests, numbered after commit", again.args(args))?;

@@ -30,6 +30,7 @@
 //! | [`crash`] | kill a server again and again under writers and observers, and check what is left |
 //! | [`standby`] | a synchronous standby of a server, to stop, resume and promote |
 //! | [`backup`] | a base backup to restore in place or elsewhere, and a dump to load elsewhere |
+//! | [`guide`] | run what a page of the guide shows |
 //! | [`wait`] | wait for a condition; tests never sleep |
 //! | [`mod@bench`] | thresholds and reports of benchmarks |
 //!
@@ -59,6 +60,7 @@ pub mod crash;
 pub mod standby;
 
 pub mod drain;
+pub mod guide;
 pub mod wait;
 
 pub mod bench;

@@ -66,7 +66,10 @@ pub(super) struct SelectingParams {
 pub(super) struct ReadingParams {
     /// The position up to which you have read: `next` of the page before, or `oldest` for all that is there, or `head` for what comes
     /// from now on.
-    #[param(example = "oldest")]
+    #[param(
+        example = "oldest",
+        pattern = r"^(oldest|head|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:(0|[1-9][0-9]{0,17}))$"
+    )]
     after: String,
     /// The most events that you want, 100 if not given; the server gives no more than `api.page_events_max`.
     #[param(nullable = false, minimum = 1)]
@@ -82,7 +85,10 @@ pub(super) struct ReadingParams {
 #[expect(dead_code, reason = "as above")]
 pub(super) struct HistoryParams {
     /// The position up to which you have read: `next` of the page before, or `oldest`, as if it were not given, or `head`.
-    #[param(nullable = false)]
+    #[param(
+        nullable = false,
+        pattern = r"^(oldest|head|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:(0|[1-9][0-9]{0,17}))$"
+    )]
     after: Option<String>,
     /// The most events that you want, 100 if not given; the server gives no more than `api.page_events_max`.
     #[param(nullable = false, minimum = 1)]

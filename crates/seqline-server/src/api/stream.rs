@@ -49,7 +49,11 @@ const PROBLEM_EVENT: &str = "problem";
 )]
 pub(super) struct StreamParams {
     /// The position up to which you have read, or `oldest`, or `head`. Not needed with `Last-Event-ID`, which goes before it.
-    #[param(nullable = false, example = "head")]
+    #[param(
+        nullable = false,
+        example = "head",
+        pattern = r"^(oldest|head|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:(0|[1-9][0-9]{0,17}))$"
+    )]
     after: Option<String>,
 }
 

@@ -15,6 +15,7 @@ mod follow;
 mod help;
 mod import;
 mod jobs;
+mod learn;
 mod maintenance;
 mod migrate;
 mod ops;

@@ -13,6 +13,7 @@ mod durability;
 mod identity;
 mod isolation;
 mod jobs;
+mod learn;
 mod migrations;
 mod modes;
 mod mutations;

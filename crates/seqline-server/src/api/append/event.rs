@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
+use super::schema::PayloadSchema;
 use crate::api::{Code, Problem};
 
 /// An event as it is appended. A member that is null or empty is as one that is not there.
@@ -24,44 +25,56 @@ pub(crate) struct EventBody {
     )]
     r#type: Option<String>,
     /// An object without any null in it. Its size is bounded by the setting `event_payload_max_bytes` of the database.
-    #[schema(required, nullable = false, value_type = Object, example = json!({ "total": 12.5 }))]
+    #[schema(required, nullable = false, value_type = PayloadSchema, example = json!({ "total": 12.5 }))]
     #[serde(default, deserialize_with = "raw")]
     payload: Option<Box<RawValue>>,
     /// What kind of resource it is about.
-    #[schema(required, nullable = false, example = "order", max_length = 128)]
+    #[schema(
+        required,
+        nullable = false,
+        example = "order",
+        max_length = 128,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f]*$"
+    )]
     resource_kind: Option<String>,
     /// The permission that its receivers need: `any` for none, `self` for the one principal of `audience_principal_id`.
-    #[schema(required, nullable = false, example = "any", max_length = 128)]
+    #[schema(
+        required,
+        nullable = false,
+        example = "any",
+        max_length = 128,
+        pattern = r"^[^\x00-\x1f\x7f-\x9f]*$"
+    )]
     receive_action: Option<String>,
     /// Which resource of its kind.
-    #[schema(nullable = false, example = "17", max_length = 128)]
+    #[schema(nullable = false, example = "17", max_length = 128, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     resource_id: Option<String>,
     /// The version of the resource after the event.
     #[schema(nullable = false)]
     resource_version: Option<i64>,
     /// The widest scope: a tenant or an environment.
-    #[schema(nullable = false, max_length = 128)]
+    #[schema(nullable = false, max_length = 128, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     space_id: Option<String>,
     /// The scope inside a space.
-    #[schema(nullable = false, max_length = 128)]
+    #[schema(nullable = false, max_length = 128, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     channel_id: Option<String>,
     /// The scope inside a channel.
-    #[schema(nullable = false, max_length = 128)]
+    #[schema(nullable = false, max_length = 128, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     thread_id: Option<String>,
     /// What caused it: `user`, `agent`, `app` or `system`. Without it the principal of the token did.
     #[schema(nullable = false, pattern = "^(user|agent|app|system)$")]
     actor_kind: Option<String>,
     /// Who caused it, unless that was the system.
-    #[schema(nullable = false, max_length = 128)]
+    #[schema(nullable = false, max_length = 128, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     actor_principal_id: Option<String>,
     /// The one principal that may receive it.
-    #[schema(nullable = false, max_length = 128)]
+    #[schema(nullable = false, max_length = 128, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     audience_principal_id: Option<String>,
     /// The version of the payload's shape, 1 if not given.
     #[schema(nullable = false, minimum = 1)]
     schema_version: Option<i32>,
     /// The id that the sender of the command gave it, so that it recognises the echo.
-    #[schema(nullable = false, max_length = 128)]
+    #[schema(nullable = false, max_length = 128, pattern = r"^[^\x00-\x1f\x7f-\x9f]*$")]
     client_msg_id: Option<String>,
     /// An id of your own, a UUIDv7 at best. One that is in the log already is refused.
     #[schema(nullable = false)]

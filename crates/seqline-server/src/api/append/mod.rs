@@ -15,6 +15,7 @@ mod event;
 mod group;
 mod idempotency;
 mod queue;
+mod schema;
 mod stage;
 
 use std::panic::AssertUnwindSafe;

@@ -55,7 +55,7 @@ pub(super) struct AppendedEvent {
     tag = "events",
     security(("token" = [])),
     params(
-        ("Idempotency-Key" = Option<String>, Header, description = "A text of your choice, new for each request. The same request with the same key is answered as the first time, and appends nothing again."),
+        ("Idempotency-Key" = Option<String>, Header, nullable = false, max_length = 255, pattern = "^[!-~]([ -~]*[!-~])?$", description = "A text of your choice, new for each request. The same request with the same key is answered as the first time, and appends nothing again."),
         ("traceparent" = Option<String>, Header, description = "The W3C trace that the event belongs to."),
     ),
     request_body = EventBody,
@@ -89,7 +89,7 @@ pub(super) async fn one(
     tag = "events",
     security(("token" = [])),
     params(
-        ("Idempotency-Key" = Option<String>, Header, description = "A text of your choice, new for each request. The same request with the same key is answered as the first time, and appends nothing again."),
+        ("Idempotency-Key" = Option<String>, Header, nullable = false, max_length = 255, pattern = "^[!-~]([ -~]*[!-~])?$", description = "A text of your choice, new for each request. The same request with the same key is answered as the first time, and appends nothing again."),
         ("traceparent" = Option<String>, Header, description = "The W3C trace that the events belong to."),
     ),
     request_body = Batch,

@@ -1,7 +1,7 @@
 //! The examples run as they are: events in, projection out, also when they are killed in the middle.
 
 mod jobs;
-mod programs;
+pub(crate) mod programs;
 
 use seqline::{NewEvent, Payload};
 use seqline_testkit::{Role, TestDb, eventually, settled};

@@ -1,7 +1,7 @@
 //! `seqline.register_consumer` and `seqline.poll`, called by a login that may do nothing else.
 
 mod arguments;
-mod examples;
+pub(crate) mod examples;
 mod filters;
 mod isolation;
 mod lanes;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use seqline::embedded::PostgresBinaries;
+use seqline_testkit::guide::python_environment;
 use seqline_testkit::{Role, TestDb};
 use tokio::process::{Child, Command};
 
@@ -70,34 +71,17 @@ fn root() -> PathBuf {
 /// An example in Python, with the psycopg and the libpq of the development environment.
 pub(super) fn python(db: &TestDb, name: &str) -> Program {
     let mut python = Program::new("python3", &db.url(Role::Consumer));
-    python.0.env("PYTHONPATH", psycopg()).env("PYTHONDONTWRITEBYTECODE", "1");
-    // psycopg in Python only loads libpq, from the system or from what is named here. PostgreSQL brings one.
-    let beside = |bin: &Path| bin.join("../lib");
-    let libraries = [
-        beside(PostgresBinaries::find(None).expect("there is a server").dir()),
-        beside(&root().join(".dev/postgresql-18/bin")),
-    ];
-    let brought = libraries.into_iter().filter(|folder| folder.join("libpq.so").exists());
-    python.0.env("LD_LIBRARY_PATH", env::join_paths(brought).expect("paths have no colons"));
+    python.0.envs(python_environment());
     python.arg(root().join(format!("examples/python/{name}.py")))
-}
-
-/// The folders of psycopg and what it needs: a missing one is a failure, not a reason to skip.
-fn psycopg() -> OsString {
-    if let Some(folders) = env::var_os("SEQLINE_PSYCOPG").filter(|folders| !folders.is_empty()) {
-        return folders;
-    }
-    let folders =
-        ["psycopg", "typing-extensions"].map(|name| root().join(".dev/python").join(name).join("wheel"));
-    assert!(
-        folders.iter().all(|folder| folder.is_dir()),
-        "run `cargo xtask setup`, or set SEQLINE_PSYCOPG to the folder that holds `psycopg`"
-    );
-    env::join_paths(folders).expect("paths have no colons")
 }
 
 /// An example in Rust, which Cargo has built beside this test.
 pub(super) fn rust(db: &TestDb, name: &str) -> Program {
+    Program::new(built(name), &db.url(Role::App))
+}
+
+/// Where Cargo has put an example.
+pub(crate) fn built(name: &str) -> PathBuf {
     let this = env::current_exe().expect("a test knows where it is");
     let program = this.ancestors().nth(2).expect("it is in deps/").join("examples").join(name);
     let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
@@ -107,7 +91,7 @@ pub(super) fn rust(db: &TestDb, name: &str) -> Program {
         "run `cargo build -p seqline --all-features --example {name}`: {} is missing or older than its source",
         program.display()
     );
-    Program::new(program, &db.url(Role::App))
+    program
 }
 
 /// Runs a script as a person would, if psql was installed with the server, and else statement by statement.
