@@ -15,7 +15,7 @@ use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{self, HeaderName};
-use axum::http::{HeaderValue, Method};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -234,7 +234,10 @@ async fn answer(State(door): State<Door>, mut request: Request, next: Next) -> R
         (route.as_ref().map_or("", MatchedPath::as_str), door.clock.elapsed().saturating_sub(begun));
     door.requests.add(1.0, &counted_as(&method, route, status));
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-    if response.status().is_server_error() {
+    // What is not available is said once where that is noticed, and not for each request.
+    let is_logged =
+        response.status().is_server_error() && response.status() != StatusCode::SERVICE_UNAVAILABLE;
+    if is_logged {
         tracing::warn!(request_id = id, %method, route, status, took_ms, "request not answered");
     } else {
         tracing::debug!(request_id = id, %method, route, status, took_ms, "request answered");
@@ -276,5 +279,52 @@ fn request_id(request: &Request) -> String {
     match std::str::from_utf8(given) {
         Ok(given) if usable => given.to_owned(),
         _ => Uuid::now_v7().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::ops::{self, Health};
+    use crate::telemetry::Telemetry;
+
+    /// Nobody has looked at a database yet.
+    fn door() -> Door {
+        let (config, clock) = (Config::default(), Clock::system());
+        let telemetry = Telemetry::new(&config, clock.clone()).unwrap();
+        let health = Health::new(clock.clone(), ops::limits(&config));
+        Door::new(&config, &clock, &health, &telemetry.metrics, None)
+    }
+
+    async fn ask(router: Router, path: &str) -> (u16, String) {
+        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        let status = response.status().as_u16();
+        let body = axum::body::to_bytes(response.into_body(), 10_000_000).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_request_that_panics_is_answered_without_what_the_panic_says() {
+        let door = door();
+        let router = Router::new()
+            .route("/panics", get(async || -> &'static str { panic!("hunter2") }))
+            .layer(axum::middleware::from_fn_with_state(door.clone(), answer))
+            .with_state(door);
+        let (status, body) = ask(router, "/panics").await;
+        assert_eq!(status, 500);
+        assert!(body.contains("\"code\":\"internal\"") && !body.contains("hunter2"), "{body}");
+    }
+
+    #[tokio::test]
+    async fn before_a_database_was_seen_everything_but_the_document_is_to_come_again() {
+        for (path, status) in
+            [("/v1/me", 503), ("/v1/log", 503), ("/v1/openapi.json", 200), ("/v1/docs/", 200)]
+        {
+            assert_eq!(ask(router(door()), path).await.0, status, "{path}");
+        }
     }
 }

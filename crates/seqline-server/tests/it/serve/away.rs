@@ -22,9 +22,14 @@ async fn it_waits_for_its_database_and_says_so_once() {
     server.becomes(&[]).await;
     let log = server.stop().await;
     let messages = messages(&log);
-    let beginning =
-        ["server listening", "database is away, waiting for it", "database is there", "server started"];
-    assert_eq!(messages[..4], beginning, "{messages:#?}");
+    let beginning = [
+        "server listening",
+        "api listening",
+        "database is away, waiting for it",
+        "database is there",
+        "server started",
+    ];
+    assert_eq!(messages[..5], beginning, "{messages:#?}");
 }
 
 #[tokio::test]
@@ -49,9 +54,11 @@ async fn an_address_that_somebody_else_has_is_named_with_its_key() {
     let db = server_db().await;
     let taken = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let sentence = worker(&db).args(["--set", &format!("ops.listen={address}")]).refused(3).await;
-    assert!(sentence.starts_with(&format!("cannot listen on {address}: ")), "{sentence}");
-    assert!(sentence.ends_with("choose another address with ops.listen"), "{sentence}");
+    for key in ["ops.listen", "api.listen"] {
+        let sentence = server(&db, "all").args(["--set", &format!("{key}={address}")]).refused(3).await;
+        assert!(sentence.starts_with(&format!("cannot listen on {address}: ")), "{sentence}");
+        assert!(sentence.ends_with(&format!("choose another address with {key}")), "{sentence}");
+    }
 }
 
 #[tokio::test]

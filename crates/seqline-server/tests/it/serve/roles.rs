@@ -21,7 +21,7 @@ async fn an_api_follows_the_log_and_works_on_nothing() {
     let log = server.stop().await;
     assert!(!log.iter().any(|line| line["message"] == "event recorded"), "{log:#?}");
     let stopped: Vec<&str> = log.iter().filter_map(|line| line["component"].as_str()).collect();
-    assert_eq!(stopped, ["event_tail", "ops", "watch", "metrics"]);
+    assert_eq!(stopped, ["event_tail", "api", "api_server", "ops", "watch", "metrics"]);
 }
 
 #[tokio::test]
@@ -56,7 +56,8 @@ async fn all_does_both_and_stops_delivery_first() {
     server.shows("seqline_event_fanout_lag_seconds_count", 1.0).await;
     let log = server.stop().await;
     let stopped: Vec<&str> = log.iter().filter_map(|line| line["component"].as_str()).collect();
-    assert_eq!(stopped, ["event_tail", "event_consumers", "jobs", "sequencer", "ops", "watch", "metrics"]);
+    let parts = ["event_tail", "api", "event_consumers", "jobs", "sequencer"];
+    assert_eq!(stopped, [&parts[..], &["api_server", "ops", "watch", "metrics"]].concat());
 }
 
 #[tokio::test]
