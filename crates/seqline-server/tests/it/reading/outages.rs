@@ -77,8 +77,10 @@ async fn a_database_that_does_not_answer_is_given_up_and_asked_again() {
     let (token, _) = user(&db, "alex", &[]).await;
     let alex = super::Client::new(&address(&server).await, &token);
     append(&db.app(), 1..=5).await;
+    // What the server has not seen by then it does not know to be there.
+    eventually(DEADLINE, "it has all", async || number(&alex.page("after=head").await.head) == 5).await;
     let mut stream = alex.stream("after=head").await;
-    let first = alex.page("after=oldest&wait=30&limit=2").await;
+    let first = alex.page("after=oldest&limit=2").await;
     proxy.black_hole();
     // What is not in memory has to be asked for, and the one place of readers is given back each time.
     for _ in 0..3 {
