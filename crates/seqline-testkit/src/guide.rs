@@ -204,9 +204,10 @@ impl Terminal {
     }
 
     fn shell(&self, line: &str) -> Command {
-        let mut shell = Command::new("sh");
+        // What started the tests may ignore Ctrl-C, and a shell that begins so does to its end. A terminal begins anew.
+        let mut shell = Command::new("env");
         shell
-            .args(["-c", line])
+            .args(["--default-signal=INT", "sh", "-c", line])
             .current_dir(self.folder.path())
             .env_remove("DATABASE_URL")
             .env_remove("SEQLINE_DATABASE_URL")
@@ -357,7 +358,7 @@ $ sleep 100
     async fn a_terminal_keeps_files_and_what_is_exported() {
         let mut terminal = Terminal::new(Path::new("/nowhere"));
         for step in steps(
-            "Into `a.txt`:\n\n```text\nhello\n```\n\n```console\n$ export WHO=\"$(cat a.txt)\"\n$ echo $WHO\nhello\n$ echo one; sleep 100\none\n^C\n```\n",
+            "Into `a.txt`:\n\n```text\nhello\n```\n\n```console\n$ export WHO=\"$(cat a.txt)\"\n$ echo $WHO\nhello\n$ echo one; exec sleep 100\none\n^C\n```\n",
         ) {
             terminal.does(&step).await;
         }
