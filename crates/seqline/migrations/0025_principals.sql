@@ -213,7 +213,8 @@ BEGIN
 END
 $$;
 
--- Always: also for a session that replicates, or a change would go unnoticed.
+-- Always: also for a session with session_replication_role = replica, or a change would go unnoticed. What logical replication applies fires no
+-- trigger of a statement, so nobody may feed these tables by it.
 DO $$
 DECLARE
     v_table text;

@@ -1,7 +1,7 @@
 -- Redaction: what an event said is taken out of the log, and all else about it stays.
 
 -- What was redacted is a dead row until it is vacuumed, so that is not left until a fifth of a partition is dead. Nothing else makes
--- dead rows of the log, but transactions that fail while they are numbered.
+-- dead rows of the log, but transactions that fail while they are numbered. And no copy of it is made for planning.
 CREATE OR REPLACE FUNCTION seqline.create_partition(p_lower bigint, p_upper bigint) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
@@ -11,22 +11,66 @@ DECLARE
 BEGIN
     EXECUTE format('CREATE TABLE seqline.%I (LIKE seqline.event_log INCLUDING DEFAULTS INCLUDING CONSTRAINTS)
         WITH (vacuum_truncate = off)', v_name);
-    PERFORM seqline.vacuum_redacted(v_name);
+    PERFORM seqline.vacuum_soon(v_name);
+    PERFORM seqline.sample_no_payloads(v_name);
     PERFORM seqline.attach_partition(v_name, p_lower, p_upper);
 END
 $$;
 
--- Has a partition vacuumed as soon as it has a dead row: then autovacuum comes with its next round.
-CREATE FUNCTION seqline.vacuum_redacted(p_partition text) RETURNS void
+-- Has a table vacuumed as soon as it has a dead row: then autovacuum comes with its next round.
+CREATE FUNCTION seqline.vacuum_soon(p_table text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     EXECUTE format('ALTER TABLE seqline.%I SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 0,
-        toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 0, toast.vacuum_truncate = off)', p_partition);
+        toast.autovacuum_vacuum_scale_factor = 0, toast.autovacuum_vacuum_threshold = 0, toast.vacuum_truncate = off)', p_table);
 END
 $$;
-SELECT seqline.vacuum_redacted(p.name) FROM seqline.event_log_partitions() p;
+
+-- Keeps ANALYZE from copying payloads into the statistics, where no redaction comes. Nothing that is planned asks for them. LIKE does not copy it.
+CREATE FUNCTION seqline.sample_no_payloads(p_table text) RETURNS void
+LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('ALTER TABLE seqline.%I ALTER COLUMN payload SET STATISTICS 0', p_table);
+END
+$$;
+
+-- The tables in which events wait for their numbers hold them as dead rows afterwards. The bound was 10,000 of them, which a log with little to do
+-- has after weeks; with much to do it is reached between two rounds of autovacuum anyway, so that they come no more often than before.
+SELECT seqline.vacuum_soon(t.name), seqline.sample_no_payloads(t.name)
+FROM unnest(ARRAY['pending_transactions', 'pending_events', 'staged_transactions', 'staged_events']) AS t (name);
+SELECT seqline.vacuum_soon(p.name) FROM seqline.event_log_partitions() p;
+-- Of the log, and with it of each partition.
+SELECT seqline.sample_no_payloads('event_log');
+
+-- The statistics that there are stay with that, so they are removed. Before PostgreSQL 18 only a change of the type does it: to the one that it
+-- has, which rewrites nothing and reads no row.
+DO $$
+DECLARE
+    v_table text;
+BEGIN
+    IF current_setting('server_version_num')::integer >= 180000 THEN
+        EXECUTE 'SELECT pg_catalog.pg_clear_attribute_stats(s.schemaname::text, s.tablename::text, s.attname::text, s.inherited)
+            FROM pg_catalog.pg_stats s WHERE s.schemaname = ''seqline'' AND s.attname = ''payload''';
+        RETURN;
+    END IF;
+    FOR v_table IN
+        SELECT DISTINCT CASE WHEN s.tablename IN (SELECT p.name FROM seqline.event_log_partitions() p) THEN 'event_log' ELSE s.tablename END
+        FROM pg_catalog.pg_stats s WHERE s.schemaname = 'seqline' AND s.attname = 'payload'
+    LOOP
+        BEGIN
+            EXECUTE format('ALTER TABLE seqline.%I ALTER COLUMN payload TYPE jsonb', v_table);
+        EXCEPTION WHEN feature_not_supported THEN  -- for a view over payloads, for example
+            RAISE WARNING USING
+                MESSAGE = format('statistics of the payloads of seqline.%s are left, where no redaction comes: %s', v_table, SQLERRM),
+                HINT = 'Remove them as a superuser, with the statement in the guide to redaction.';
+        END;
+    END LOOP;
+END
+$$;
 
 -- Whether an event of type log.redacted says which events were redacted, and nothing else. Anybody who may append can append the like: that
 -- need not be redacted either.
@@ -102,8 +146,12 @@ $$;
 
 -- Redacts the next events from p_lower to before p_upper, up to p_max of them, and returns them as they are then. In the order of their
 -- numbers, so that two who redact the same do not wait for each other; the second finds them redacted.
-CREATE FUNCTION seqline.redact_next(p_lower bigint, p_upper bigint, p_id uuid, p_kind text, p_resource_id text, p_max bigint)
-RETURNS seqline.event_log[]
+--
+-- p_few: that there are not many more. Then they are found by what they are and sorted. Planning would often take the order from the primary key
+-- and read the whole partition, because it knows how frequent a kind is and an id, and not both together. Of many the order of the key is right.
+CREATE FUNCTION seqline.redact_next(
+    p_lower bigint, p_upper bigint, p_id uuid, p_kind text, p_resource_id text, p_max bigint, p_few boolean
+) RETURNS seqline.event_log[]
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp
 SET jit = off
@@ -117,7 +165,7 @@ BEGIN
              SELECT e.seq FROM seqline.event_log e
              WHERE e.seq >= %1$s AND e.seq < %2$s AND e.redacted_at IS NULL AND %3$s
                AND (e.type <> ''log.redacted'' OR NOT seqline.is_redaction_notice(e.payload))
-             ORDER BY e.seq LIMIT %4$s FOR NO KEY UPDATE
+             ORDER BY e.seq %5$s LIMIT %4$s FOR NO KEY UPDATE
          ), redacted AS (
              UPDATE seqline.event_log e SET payload = ''{}'', redacted_at = now()
              FROM chosen c WHERE e.seq >= %1$s AND e.seq < %2$s AND e.seq = c.seq
@@ -125,7 +173,7 @@ BEGIN
          )
          SELECT coalesce(array_agg(r.event ORDER BY (r.event).seq), ''{}'') FROM redacted r',
         p_lower, p_upper,
-        CASE WHEN p_id IS NULL THEN 'e.resource_kind = $2 AND e.resource_id = $3' ELSE 'e.id = $1' END, p_max)
+        CASE WHEN p_id IS NULL THEN 'e.resource_kind = $2 AND e.resource_id = $3' ELSE 'e.id = $1' END, p_max, CASE WHEN p_few THEN '+ 0' END)
     INTO v_events USING p_id, p_kind, p_resource_id;
     RETURN v_events;
 END
@@ -229,7 +277,8 @@ BEGIN
         SELECT * INTO v_count FROM seqline.count_redactable(v_part.name, p_id, p_kind, p_resource_id);
         v_here := 0;
         WHILE v_count.to_redact > 0 AND v_room > 0 AND NOT p_dry_run LOOP
-            v_next := seqline.redact_next(v_part.lower_bound, v_part.upper_bound, p_id, p_kind, p_resource_id, least(v_room, 10000));
+            v_next := seqline.redact_next(v_part.lower_bound, v_part.upper_bound, p_id, p_kind, p_resource_id, least(v_room, 10000),
+                v_count.to_redact <= 10000);
             EXIT WHEN cardinality(v_next) = 0;
             v_here := v_here + cardinality(v_next);
             v_room := v_room - cardinality(v_next);
@@ -301,7 +350,8 @@ BEGIN
         partitions := '{}';
         RETURN;
     END IF;
-    EXECUTE format('SELECT e.type = ''log.redacted'' AND seqline.is_redaction_notice(e.payload) FROM seqline.event_log e WHERE e.seq = %s', v_seq)
+    EXECUTE format('SELECT e.redacted_at IS NULL AND e.type = ''log.redacted'' AND seqline.is_redaction_notice(e.payload)
+        FROM seqline.event_log e WHERE e.seq = %s', v_seq)
     INTO v_is_notice;
     IF v_is_notice THEN
         PERFORM seqline.refuse_redaction('redact_notice', format('event %s says that others were redacted', event_id),
@@ -338,9 +388,9 @@ END
 $$;
 
 REVOKE ALL ON FUNCTION
-    seqline.vacuum_redacted(text), seqline.is_redaction_notice(jsonb), seqline.refuse_redaction(text, text, text),
+    seqline.vacuum_soon(text), seqline.sample_no_payloads(text), seqline.is_redaction_notice(jsonb), seqline.refuse_redaction(text, text, text),
     seqline.check_redaction(text), seqline.staged_for(uuid, text, text),
-    seqline.redact_next(bigint, bigint, uuid, text, text, bigint), seqline.append_redaction_notices(seqline.event_log[]),
+    seqline.redact_next(bigint, bigint, uuid, text, text, bigint, boolean), seqline.append_redaction_notices(seqline.event_log[]),
     seqline.count_redactable(text, uuid, text, text),
     seqline.redact_found(text, bigint, bigint, uuid, text, text, text, boolean, bigint), seqline.redact(uuid, text, boolean),
     seqline.redact_resource(text, text, text, boolean, bigint)

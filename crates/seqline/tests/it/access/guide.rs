@@ -21,7 +21,17 @@ async fn an_application_changes_permissions_and_its_own_rows_in_one_transaction(
     let mut shop = db.connect(Role::Producer).await;
     let refused = sqlx::raw_sql(AssertSqlSafe(join)).execute(&mut shop).await.unwrap_err();
     assert_eq!(refused.as_database_error().unwrap().code().as_deref(), Some("42501"));
-    as_owner(&db, &allow.replace("TO shop;", &format!("TO {}", Role::Producer.login()))).await;
+    as_owner(&db, &allow.replace("TO shop;", &format!("TO {};", Role::Producer.login()))).await;
+
+    // No more than that: it makes nobody an operator.
+    for escalation in [
+        "UPDATE seqline.principals SET rights = '{operate}'",
+        "INSERT INTO seqline.principals (id, kind, rights) VALUES ('shop', 'app', '{operate}')",
+        "INSERT INTO seqline.api_tokens (principal_id, hash, hint) VALUES ('robin', sha256('x'), 'x')",
+    ] {
+        let refused = sqlx::raw_sql(escalation).execute(&mut shop).await.unwrap_err();
+        assert_eq!(refused.as_database_error().unwrap().code().as_deref(), Some("42501"), "{escalation}");
+    }
 
     let seen = async || {
         let rows =
@@ -40,4 +50,8 @@ async fn an_application_changes_permissions_and_its_own_rows_in_one_transaction(
     sqlx::raw_sql(AssertSqlSafe(leave)).execute(&mut shop).await.unwrap();
     assert_eq!(seen().await, [""; 0]);
     assert_eq!(version(&db).await, before + 1);
+    let disable = "UPDATE seqline.principals SET disabled_at = now(), name = 'Robin' WHERE id = 'robin'";
+    sqlx::raw_sql(disable).execute(&mut shop).await.unwrap();
+    sqlx::raw_sql("DELETE FROM seqline.principals WHERE id = 'robin'").execute(&mut shop).await.unwrap();
+    assert_eq!(version(&db).await, before + 3);
 }

@@ -1,5 +1,6 @@
 //! Redaction: exactly what was named is taken out, once, and those who could see it are told.
 
+mod copies;
 mod notices;
 mod races;
 mod receivers;
@@ -318,7 +319,7 @@ async fn nobody_but_the_application_redacts() {
     for sql in [
         "UPDATE seqline.event_log SET payload = '{}'",
         "UPDATE seqline.event_log SET redacted_at = now()",
-        "SELECT seqline.redact_next(1, 2, NULL, 'order', '17', 1)",
+        "SELECT seqline.redact_next(1, 2, NULL, 'order', '17', 1, true)",
         "SELECT seqline.redact_found('order/17', NULL, NULL, NULL, 'order', '17', NULL, false, NULL)",
     ] {
         let error = sqlx::raw_sql(sql).execute(&db.app()).await.unwrap_err();

@@ -206,9 +206,13 @@ async fn what_only_looks_like_a_notice_is_redacted() {
         let payload = Payload::from_json(payload).unwrap();
         NewEvent::builder("log.redacted", "order", "any").resource_id("17").payload(payload).build().unwrap()
     };
-    append(&db.producer(), says_something.iter().chain(&says_nothing).map(event)).await;
+    let ids = append(&db.producer(), says_something.iter().chain(&says_nothing).map(event)).await;
     let redaction = redact_resource(&db.app(), "17", APPLY).await.unwrap();
     assert_eq!(redaction.events, says_something.len() as i64);
     assert_eq!(redacted(&db).await, (1..=says_something.len() as i64).collect::<Vec<_>>());
     assert!(!rows(&db).await.iter().any(|row| row["payload"].to_string().contains(PLANTED)));
+    // What they say now looks like a notice.
+    for id in &ids[..says_something.len()] {
+        assert_eq!(counts(&redact_event(&db.app(), *id, APPLY).await.unwrap()), (0, 1, 0));
+    }
 }
