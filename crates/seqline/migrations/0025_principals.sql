@@ -86,8 +86,8 @@ BEGIN ATOMIC
 END;
 
 -- The history of a resource as a principal may see it: up to p_limit of its events with numbers above p_after, in order. position is the number
--- up to which all of them were looked at: the head, or less when the limit or p_reach events of the resource came first. All of it is one
--- state of the log, with the permissions of that state.
+-- up to which all of them were looked at: the head, or less when the limit, p_reach events of the resource or as much as fits into a page came
+-- first. All of it is one state of the log, with the permissions of that state.
 CREATE FUNCTION seqline.visible_history(
     p_principal text, p_kind text, p_id text, p_after bigint, p_limit bigint, p_reach bigint,
     OUT head bigint, OUT min_retained bigint, OUT "position" bigint, OUT events seqline.event_log[]
@@ -103,6 +103,13 @@ DECLARE
     v_looked bigint;
     v_last bigint;
     v_reach bigint := p_reach;
+    -- Of all events in hand: a value has 1 GB at most. By what a payload can have at most, which is known without unpacking it: when it is
+    -- compressed 255 times what is stored, and never more than 4 times its text ("0, " takes 12 bytes). The first event is always in it.
+    c_bytes CONSTANT bigint := 268435456;
+    v_unpacked_max bigint := 4 * (SELECT s.event_payload_max_bytes::bigint FROM seqline.settings s);
+    v_bytes bigint := 0;
+    v_found_bytes bigint;
+    v_cut boolean;
 BEGIN
     head := seqline.head();
     position := greatest(p_after, head);
@@ -122,28 +129,34 @@ BEGIN
         BEGIN
             EXECUTE format(
                 'WITH looked AS MATERIALIZED (
-                     SELECT e.seq, e.audience_principal_id, e.receive_action, e.space_id, e.channel_id, e.thread_id
+                     SELECT e.seq, e.audience_principal_id, e.receive_action, e.space_id, e.channel_id, e.thread_id,
+                         CASE WHEN pg_column_compression(e.payload) IS NULL THEN pg_column_size(e.payload)
+                             ELSE least(255 * pg_column_size(e.payload)::bigint, $4) END AS bytes
                      FROM seqline.event_log e
                      WHERE e.seq > %1$s AND e.seq < %2$s AND e.resource_kind = $2 AND e.resource_id = $3
                      ORDER BY e.seq LIMIT %3$s
                  ), found AS MATERIALIZED (
-                     SELECT l.seq FROM looked l
+                     SELECT l.seq, sum(l.bytes) OVER (ORDER BY l.seq)::bigint AS bytes, l.bytes AS own FROM looked l
                      CROSS JOIN LATERAL seqline.visible_to($1, l.audience_principal_id, l.receive_action, l.space_id, l.channel_id, l.thread_id)
                      ORDER BY l.seq LIMIT %4$s
+                 ), kept AS MATERIALIZED (
+                     SELECT f.seq, f.bytes FROM found f WHERE f.bytes - f.own < $5
                  )
                  SELECT coalesce((SELECT array_agg(e ORDER BY e.seq) FROM seqline.event_log e
-                                  WHERE e.seq > %1$s AND e.seq < %2$s AND e.seq IN (SELECT f.seq FROM found f)), ''{}''),
+                                  WHERE e.seq > %1$s AND e.seq < %2$s AND e.seq IN (SELECT k.seq FROM kept k)), ''{}''),
                         -- Only when they are few: what is behind the last one that was found is not read otherwise.
                         CASE WHEN (SELECT count(*) FROM found) < %4$s THEN (SELECT count(*) FROM looked) END,
-                        CASE WHEN (SELECT count(*) FROM found) < %4$s THEN (SELECT max(l.seq) FROM looked l) END',
+                        CASE WHEN (SELECT count(*) FROM found) < %4$s THEN (SELECT max(l.seq) FROM looked l) END,
+                        coalesce((SELECT max(k.bytes) FROM kept k), 0), (SELECT count(*) FROM kept) < (SELECT count(*) FROM found)',
                 greatest(v_lower - 1, p_after), v_upper, v_reach, p_limit - cardinality(events))
-            INTO v_found, v_looked, v_last USING p_principal, p_kind, p_id;
+            INTO v_found, v_looked, v_last, v_found_bytes, v_cut USING p_principal, p_kind, p_id, v_unpacked_max, c_bytes - v_bytes;
             RAISE EXCEPTION USING ERRCODE = 'SQ001', MESSAGE = 'undone';
         EXCEPTION WHEN SQLSTATE 'SQ001' THEN
             NULL;
         END;
         events := events || v_found;
-        IF cardinality(events) >= p_limit THEN
+        v_bytes := v_bytes + v_found_bytes;
+        IF cardinality(events) >= p_limit OR v_cut OR v_bytes >= c_bytes THEN
             position := events[cardinality(events)].seq;
             EXIT;
         ELSIF v_looked >= v_reach THEN

@@ -164,7 +164,7 @@ pub async fn visible_after(
 }
 
 /// The events of one resource above `after` that the principal may see, at most `limit` (and [`READ_EVENTS_MAX`]). The position is the head
-/// when these are all that there are; it is less when there can be more, even if none was seen.
+/// when these are all that there are; it is less when there can be more, even if none was seen. Fewer than the limit come when they are large.
 ///
 /// It looks by the index of resources, whatever else is in the log. As with [`visible_after`] all is of one moment, and not yet durable.
 ///

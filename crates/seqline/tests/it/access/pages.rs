@@ -209,3 +209,45 @@ async fn a_hole_is_found_also_where_nothing_is_seen() {
         assert_eq!((gap.expected, gap.found), (4, 5), "after {after} of {scan}");
     }
 }
+
+/// A page that the database cannot make is none, each time it is asked for. So it ends before that.
+#[tokio::test]
+async fn a_history_of_large_events_comes_in_smaller_pages() {
+    let db = TestDb::new().await;
+    small_partitions(&db, 30, 4).await;
+    let mut app = db.connect(Role::App).await;
+    users(&mut app, &["alex"]).await;
+    // It compresses to about a half, which nobody knows who has not unpacked it.
+    let text: String =
+        std::iter::repeat_with(|| Uuid::new_v4().simple().to_string().repeat(2)).take(900).collect();
+    let payload = seqline::Payload::from_json(&format!("{{\"text\": \"{text}\"}}")).unwrap();
+    let event = || {
+        seqline::NewEvent::builder("test.happened", "test", "any")
+            .resource_id("1")
+            .payload(payload.clone())
+            .build()
+            .unwrap()
+    };
+    let mut tx = seqline::begin(&db.producer()).await.unwrap();
+    seqline::append(&mut tx, &(0..80).map(|_| event()).collect::<Vec<_>>()).await.unwrap();
+    seqline::commit(tx).await.unwrap();
+    db.settled().await;
+    // As many as there are, while payloads of this size are the largest.
+    let page = read::history_after(&mut app, "alex", "test", "1", 0, 100).await.unwrap();
+    assert_eq!((page.events.len(), page.position), (80, 80));
+
+    sqlx::query("UPDATE seqline.settings SET event_payload_max_bytes = 16777216")
+        .execute(&db.admin())
+        .await
+        .unwrap();
+    let (mut after, mut seen, mut pages) = (0, Vec::new(), 0);
+    while after < 80 {
+        let page = read::history_after(&mut app, "alex", "test", "1", after, 100).await.unwrap();
+        assert_eq!(page.events.last().unwrap().seq, page.position);
+        seen.extend(seqs(&page.events));
+        after = page.position;
+        pages += 1;
+    }
+    assert_eq!(seen, (1..=80).collect::<Vec<_>>());
+    assert!((2..20).contains(&pages), "{pages} pages");
+}
