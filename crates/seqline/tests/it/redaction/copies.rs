@@ -165,7 +165,7 @@ async fn a_resource_that_shares_its_id_with_many_is_found_by_the_index() {
         FROM pg_index i WHERE i.indrelid = 'seqline.event_log_from_0000000000000000001'::regclass AND i.indisprimary";
     let app = db.admin();
     let mut tx = seqline::begin(&app).await.unwrap();
-    let redaction = redact::resource(&mut tx, "invoice", "17", None, APPLY).await.unwrap();
+    let redaction = redact::resource(&mut tx, "invoice", "17", Some(5), APPLY).await.unwrap();
     assert_eq!(redaction.events, 5);
     let read: i64 = sqlx::query_scalar(read).fetch_one(&mut *tx).await.unwrap();
     assert!(read < 1000, "{read} entries of the primary key for five events");
