@@ -60,7 +60,7 @@ pub const LANES_GATHER_PAUSE: Duration = Duration::from_millis(20);
 /// The longest that lanes wait for each other, because nothing else is handled by those in front.
 pub const LANES_GATHER_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// How much longer lanes wait for each other than whoever asked for it, so that they are still there when he divides them.
+/// How much longer lanes wait for each other than whoever asked for it, so that they are still there when they are divided.
 pub const LANES_GATHER_MARGIN: Duration = Duration::from_secs(10);
 
 /// Consumers that are named as those who keep a partition. Enough to know whom to ask, and a line of the log stays short.

@@ -52,13 +52,13 @@ pub(crate) async fn schema_exists(connection: &mut PgConnection) -> Result<bool,
         .await
 }
 
-/// Who asks, and what he may do.
+/// Who asks, and what they may do.
 pub(crate) struct Roles {
     pub(crate) user: String,
     pub(crate) superuser: bool,
     /// Roles of the product that do not exist.
     pub(crate) missing: Vec<String>,
-    /// Roles of the product whose rights he has.
+    /// Roles of the product whose rights they have.
     pub(crate) has: Vec<String>,
 }
 

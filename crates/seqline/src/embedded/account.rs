@@ -1,6 +1,6 @@
 //! Which user of the operating system the server runs as.
 //!
-//! Nobody but root has a choice here: an ordinary user runs the server as himself.
+//! Nobody but root has a choice here: started by an ordinary user, the server runs as that one.
 
 use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown};

@@ -153,7 +153,7 @@ pub struct IdentityCheck {
     pub server: Identity,
     /// In what they differ.
     pub differences: Vec<Difference>,
-    /// That somebody has seen history go back, and when he recorded it.
+    /// That somebody has seen history go back, and when that was recorded.
     pub broken: Option<(BrokenReason, OffsetDateTime)>,
     /// Lanes of consumers that are above the head.
     pub cursors_above: Vec<CursorAbove>,

@@ -8,7 +8,7 @@ const EPOCHS_MAX: usize = 16;
 /// Remembers the epoch and the highest number that was durable in it.
 ///
 /// A backup that is restored in place changes neither the server's identity nor anything in the database that could be compared: it is the
-/// state of a while ago. Only somebody who was there and remembers can tell, as long as the log has not grown past what he saw. So a process looks after each new
+/// state of a while ago. Only somebody who was there and remembers can tell, as long as the log has not grown past what they saw. So a process looks after each new
 /// connection, before it hands anything out.
 ///
 /// Nothing that a crash may take back counts: pass what is durable.
