@@ -99,7 +99,7 @@ fn the_image_runs_the_command_as_nobody_in_particular_and_is_asked_whether_it_is
     let images = of("FROM");
     let [build, run] = images[..] else { panic!("two stages: {images:?}") };
     assert_eq!((build, run), ("rust:1.95-bookworm AS build", "debian:bookworm-slim"));
-    assert_eq!(of("USER"), ["65532:65532"]);
+    assert_eq!((of("USER"), of("EXPOSE")), (vec!["65532:65532"], vec!["8090"]));
     let last_stage = instructions.iter().rposition(|(name, _)| name == "FROM").unwrap();
     assert!(instructions.iter().rposition(|(name, _)| name == "USER").unwrap() > last_stage);
     assert_eq!((of("ENTRYPOINT"), of("CMD")), (vec![r#"["/usr/local/bin/seqline"]"#], vec![r#"["serve"]"#]));
@@ -208,6 +208,15 @@ fn no_password_is_in_the_files_and_the_server_is_no_superuser() {
     assert!(url.starts_with("postgres://seqline_server:${SEQLINE_PASSWORD}@"), "{url}");
     let login = read("packaging/container/login.sql");
     assert!(login.contains("GRANT seqline_app") && !login.to_lowercase().contains("superuser"), "{login}");
+}
+
+/// Inside, at every address of the container, since nobody gets in otherwise; outside, at the machine alone, because it has no TLS.
+#[test]
+fn the_api_is_reached_from_this_machine_and_from_no_other() {
+    let server = compose()["services"]["server"].clone();
+    assert_eq!(server["environment"]["SEQLINE_API__LISTEN"].as_str(), Some("0.0.0.0:8090"));
+    let ports = server["ports"].as_vec().unwrap();
+    assert_eq!(ports.iter().map(|port| port.as_str().unwrap()).collect::<Vec<_>>(), ["127.0.0.1:8090:8090"]);
 }
 
 /// Names of images, as is customary, and no registry or host of anybody.
