@@ -1,5 +1,5 @@
-//! Pages of a guide that are run as they stand there: what a reader types is typed, the files that he makes are made, and what the page
-//! says that he sees is compared with what is seen.
+//! Pages of a guide that are run as they stand there: what readers type is typed, the files that they make are made, and what the page
+//! says that they see is compared with what is seen.
 //!
 //! A page has blocks in three backticks. One of the language `console` has commands after `$ `, each with what it prints. A command that
 //! goes on until somebody presses Ctrl-C has `^C` behind what it prints. Any other block whose paragraph before it ends with the name of a
@@ -101,6 +101,7 @@ pub struct Terminal {
     /// Programs that were made up, found before all others.
     made_up: TempDir,
     environment: BTreeMap<OsString, OsString>,
+    beside_others: bool,
 }
 
 impl Terminal {
@@ -116,7 +117,8 @@ impl Terminal {
         let first = [made_up.path().to_owned(), programs.to_owned()];
         let path = env::join_paths(first.into_iter().chain(env::split_paths(&others)));
         let path = path.expect("paths have no colons");
-        Self { folder, made_up, environment: BTreeMap::from([("PATH".into(), path)]) }
+        let environment = BTreeMap::from([("PATH".into(), path)]);
+        Self { folder, made_up, environment, beside_others: false }
     }
 
     /// The same with a program that is this script of a shell, for one that a test cannot run as it is.
@@ -137,6 +139,26 @@ impl Terminal {
     pub fn set(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.environment.insert(name.into(), value.into());
         self
+    }
+
+    /// The same on a server with what other pages have made: what a page shows is among what is seen, with other numbers.
+    #[must_use]
+    pub fn beside_others(mut self) -> Self {
+        self.beside_others = true;
+        self
+    }
+
+    /// The same, with this example of the package `seqline` for whatever cargo is told to run: it would build what is built already.
+    ///
+    /// # Panics
+    ///
+    /// When the example is not built.
+    #[must_use]
+    pub fn cargo_runs(self, example: &str) -> Self {
+        let example = built(example);
+        let script =
+            format!("while [ \"$1\" != -- ]; do shift; done; shift; exec '{}' \"$@\"", example.display());
+        self.program("cargo", &script)
     }
 
     /// Does one step, and compares what is seen with what the page says.
@@ -170,7 +192,7 @@ impl Terminal {
                 assert!(!said.is_empty(), "{line}: {talk}");
                 self.environment.insert(name.into(), OsStr::new(said.as_ref()).to_owned());
             }
-            None => assert_eq!(masked(said.trim_end()), masked(&prints.join("\n")), "{line}\n{talk}"),
+            None => self.compares(line, said.trim_end(), prints, &talk),
         }
     }
 
@@ -200,7 +222,21 @@ impl Terminal {
         let waited = waited.await;
         assert!(in_time, "{line}\nprinted {seen:#?}\n{talk}");
         assert!(ended.is_ok() && waited.is_ok(), "does not end: {line}\n{talk}");
-        assert_eq!(masked(&seen.join("\n")), masked(&prints.join("\n")), "{line}\n{talk}");
+        self.compares(line, &seen.join("\n"), prints, &talk);
+    }
+
+    fn compares(&self, line: &str, seen: &str, prints: &[String], talk: &str) {
+        if self.beside_others {
+            let seen: Vec<String> = seen.lines().map(without_numbers).collect();
+            for said in prints {
+                assert!(
+                    seen.contains(&without_numbers(said)),
+                    "{line}\ndoes not say {said}: {seen:#?}\n{talk}"
+                );
+            }
+        } else {
+            assert_eq!(masked(seen), masked(&prints.join("\n")), "{line}\n{talk}");
+        }
     }
 
     fn shell(&self, line: &str) -> Command {
@@ -238,6 +274,23 @@ fn masked(text: &str) -> String {
         rest = &rest[length..];
     }
     masked
+}
+
+/// A line as it is on every server: without what differs each time, without numbers, and however wide its columns are.
+fn without_numbers(line: &str) -> String {
+    let mut numbers = false;
+    let mut text = String::with_capacity(line.len());
+    for word in masked(line).split_whitespace() {
+        for c in word.chars() {
+            if !(c.is_ascii_digit() && numbers) {
+                text.push(if c.is_ascii_digit() { '0' } else { c });
+            }
+            numbers = c.is_ascii_digit();
+        }
+        numbers = false;
+        text.push(' ');
+    }
+    text
 }
 
 /// What stands for the beginning of a text that differs each time, and how long that is.
@@ -282,6 +335,25 @@ pub fn python_environment() -> [(&'static str, OsString); 3] {
     let brought = libraries.into_iter().filter(|folder| folder.join("libpq.so").exists());
     let brought = env::join_paths(brought).expect("paths have no colons");
     [("PYTHONPATH", psycopg(&root)), ("PYTHONDONTWRITEBYTECODE", "1".into()), ("LD_LIBRARY_PATH", brought)]
+}
+
+/// An example of the package `seqline`, which is built with all tests.
+///
+/// # Panics
+///
+/// When it is missing, or older than its source.
+#[must_use]
+pub fn built(example: &str) -> PathBuf {
+    let this = env::current_exe().expect("a test knows where it is");
+    let program = this.ancestors().nth(2).expect("it is in deps/").join("examples").join(example);
+    let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../seqline/examples/{example}.rs"));
+    assert!(
+        changed(&program) >= changed(&source),
+        "run `cargo build -p seqline --all-features --example {example}`: {} is missing or older than its source",
+        program.display()
+    );
+    program
 }
 
 /// The folders of psycopg and what it needs.
@@ -360,6 +432,23 @@ $ sleep 100
         for step in steps(
             "Into `a.txt`:\n\n```text\nhello\n```\n\n```console\n$ export WHO=\"$(cat a.txt)\"\n$ echo $WHO\nhello\n$ echo one; exec sleep 100\none\n^C\n```\n",
         ) {
+            terminal.does(&step).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn beside_others_what_a_page_shows_is_among_what_is_seen_with_other_numbers() {
+        let mut terminal = Terminal::new(Path::new("/nowhere")).beside_others();
+        for step in steps("```console\n$ printf 'a   71 x\\nb 812  y\\n'\nb  1 y\n```\n") {
+            terminal.does(&step).await;
+        }
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "does not say b 1 x")]
+    async fn beside_others_what_a_page_shows_is_missed_all_the_same() {
+        let mut terminal = Terminal::new(Path::new("/nowhere")).beside_others();
+        for step in steps("```console\n$ printf 'a 1 x\\nb 1 y\\n'\nb 1 x\n```\n") {
             terminal.does(&step).await;
         }
     }

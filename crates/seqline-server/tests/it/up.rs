@@ -21,10 +21,10 @@ use crate::support::{
 use crate::worker::get;
 
 /// A place for the data folder and the ready file. PostgreSQL may run as another user, who has to get in.
-struct Place(TempDir);
+pub(crate) struct Place(TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
         std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it can be opened");
         Self(folder)
@@ -39,7 +39,7 @@ impl Place {
     }
 
     /// `up` with its own server on this place.
-    fn up(&self) -> Seqline {
+    pub(crate) fn up(&self) -> Seqline {
         self.up_on(&self.data())
     }
 
@@ -63,7 +63,7 @@ impl Place {
     }
 
     /// Starts it and waits until it says that it is ready.
-    async fn start(&self, up: Seqline) -> Up {
+    pub(crate) async fn start(&self, up: Seqline) -> Up {
         let mut running = up.start();
         let mut ready = Value::Null;
         // One that was killed may have left its file, until this one removes it.
@@ -79,8 +79,8 @@ impl Place {
 }
 
 /// `up` that is ready.
-struct Up {
-    running: Running,
+pub(crate) struct Up {
+    pub(crate) running: Running,
     ready: Value,
 }
 
@@ -121,7 +121,7 @@ impl Up {
     }
 
     /// Stops it as a service manager does.
-    async fn stop(self) -> Outcome {
+    pub(crate) async fn stop(self) -> Outcome {
         let postgres = self.postgres_pid();
         self.running.signal(Signal::SIGTERM);
         let outcome = self.running.end().await;

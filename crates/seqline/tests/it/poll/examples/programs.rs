@@ -1,12 +1,11 @@
 //! The programs of the examples, as other processes.
 
-use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use seqline::embedded::PostgresBinaries;
-use seqline_testkit::guide::python_environment;
+use seqline_testkit::guide::{built, python_environment};
 use seqline_testkit::{Role, TestDb};
 use tokio::process::{Child, Command};
 
@@ -78,20 +77,6 @@ pub(super) fn python(db: &TestDb, name: &str) -> Program {
 /// An example in Rust, which Cargo has built beside this test.
 pub(super) fn rust(db: &TestDb, name: &str) -> Program {
     Program::new(built(name), &db.url(Role::App))
-}
-
-/// Where Cargo has put an example.
-pub(crate) fn built(name: &str) -> PathBuf {
-    let this = env::current_exe().expect("a test knows where it is");
-    let program = this.ancestors().nth(2).expect("it is in deps/").join("examples").join(name);
-    let changed = |path: &Path| path.metadata().and_then(|metadata| metadata.modified()).ok();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
-    assert!(
-        changed(&program) >= changed(&source),
-        "run `cargo build -p seqline --all-features --example {name}`: {} is missing or older than its source",
-        program.display()
-    );
-    program
 }
 
 /// Runs a script as a person would, if psql was installed with the server, and else statement by statement.
