@@ -57,7 +57,7 @@ async fn what_memory_has_and_what_the_database_has_are_one_list() {
 }
 
 #[tokio::test]
-async fn who_reads_sees_what_is_for_him_from_memory_as_from_the_database() {
+async fn who_reads_sees_what_is_for_them_from_memory_as_from_the_database() {
     for hub_events_max in ["1", "1000"] {
         let site = Site::new(&[("api.hub_events_max", hub_events_max)]).await;
         let all = site.user("alex", &[Grant::of("order.read")]).await;
@@ -162,7 +162,7 @@ async fn the_history_of_a_resource_is_read_from_its_beginning_and_followed() {
         append_all(&site.db.app(), &[order("order.paid", "8", "shop-1")]).await;
         append_all(&site.db.app(), &[order("order.sent", "a/b", "shop-1")]).await;
         assert_eq!(waiting.await.unwrap(), [6]);
-        // Nobody learns whether there is something that is not for him.
+        // Nobody learns whether there is something that is not for them.
         for path in [path, "/v1/resources/order/none/events", "/v1/resources/nothing/7/events"] {
             let page = sam.page_of(path, "").await;
             assert_eq!((page.seqs(), page.caught_up), (Vec::new(), true));

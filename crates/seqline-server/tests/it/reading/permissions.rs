@@ -1,4 +1,4 @@
-//! Somebody loses what he had while he reads.
+//! Somebody loses what they had while they read.
 
 use seqline::NewEvent;
 use seqline::access::{Grant, disable_principal, grant, revoke_token, ungrant};

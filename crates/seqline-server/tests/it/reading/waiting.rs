@@ -1,5 +1,6 @@
 //! Waiting for the next event: what it costs, how it ends, and how many may.
 
+use std::fs;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -10,12 +11,20 @@ use super::client::{Answer, number};
 use super::{Site, append_all, order};
 use crate::support::{DEADLINE, Sessions, append};
 
+/// How many threads a process has.
+fn threads_of(pid: i32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
+    let threads = status.lines().find_map(|line| line.strip_prefix("Threads:")).expect("it is said");
+    threads.trim().parse().expect("it is a number")
+}
+
 #[tokio::test]
-async fn a_thousand_wait_without_a_connection_to_the_database_and_all_get_the_event() {
+async fn a_thousand_wait_without_a_thread_or_a_connection_to_the_database_each_and_all_get_the_event() {
     const WAITING: usize = 1_000;
     let site = Site::new(&[("database.max_connections", "5")]).await;
     let alex = site.user("alex", &[]).await;
     let head = alex.page("after=head").await.next;
+    let threads = threads_of(site.server.running.pid());
     let waiting: Vec<_> = (0..WAITING)
         .map(|_| {
             let (alex, head) = (alex.clone(), head.clone());
@@ -28,6 +37,9 @@ async fn a_thousand_wait_without_a_connection_to_the_database_and_all_get_the_ev
     let open = sessions.count("true").await;
     assert!(open <= 5 + 3, "{open} sessions");
     assert_eq!(sessions.count("state = 'idle in transaction'").await, 0);
+    // Some are made when they are needed, as for a file, and none for somebody who waits.
+    let more = threads_of(site.server.running.pid()).saturating_sub(threads);
+    assert!(more <= 4, "{more} threads more than {threads}");
     append(&site.db.app(), [1]).await;
     for page in join_all(waiting).await {
         let page = page.unwrap();
@@ -39,7 +51,7 @@ async fn a_thousand_wait_without_a_connection_to_the_database_and_all_get_the_ev
 }
 
 #[tokio::test]
-async fn whoever_waits_gets_the_next_event_for_him_and_not_those_of_others() {
+async fn whoever_waits_gets_the_next_event_for_them_and_not_those_of_others() {
     let site = Site::new(&[]).await;
     let alex = site.user("alex", &[Grant::of("order.read").space("shop-1")]).await;
     let head = alex.page("after=head").await.next;

@@ -1,4 +1,4 @@
-//! A queue of notifications that is full, because somebody listens and does not come to the end of his transaction.
+//! A queue of notifications that is full, because somebody listens and does not come to the end of the transaction.
 
 use seqline::CommitError;
 use seqline::embedded::{Durability, PostgresBinaries};

@@ -242,7 +242,7 @@ async fn numbering_after_commit_waits_for_the_standby_and_does_not_fill_the_serv
     append(&pair.db.producer(), [1]).await;
     let tail = follow(&pair.db).await;
     tail.reaches(1).await;
-    // As in production: whoever waits for the numbering lock is told by the server before he gives up.
+    // As in production: whoever waits for the numbering lock is told by the server before giving up.
     sqlx::query("UPDATE seqline.settings SET numbering_lock_timeout_ms = 150")
         .execute(&mut admin)
         .await

@@ -329,7 +329,7 @@ impl Stage {
             .fetch_all(&admin)
             .await
             .expect("the log can be read");
-        // Where a cursor stands counts from the end of its transaction: who polls writes his effects behind that.
+        // Where a cursor stands counts from the end of its transaction: whoever polls writes effects behind that.
         let journal: Vec<Entry> = sqlx::query_as(
             "SELECT id, what, seq, lane, head, attempts, error_type FROM journal
              ORDER BY CASE what WHEN 'stands' THEN max(id) OVER (PARTITION BY xid) ELSE id END, what = 'stands', id",
