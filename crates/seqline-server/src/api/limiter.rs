@@ -1,8 +1,9 @@
 //! How often somebody may ask.
 //!
-//! Each principal has a rate of its own, so one that floods the server slows itself down and nobody else. Those who are nobody have one
-//! together: it bounds how often the database is asked for tokens that do not exist, and is taken from whoever was not known a moment
-//! before. Somebody whose token was good already does not notice them.
+//! Each principal has a rate of its own, so one that floods the server slows itself down and nobody else. Tokens that were not known a
+//! moment before have one together: it bounds how often the database is asked for those that do not exist. Somebody whose token was
+//! good already does not notice them, and neither does somebody for whom an identity provider vouches: nobody makes that up. Those who
+//! show nothing that can be good have another one together, since the database is not asked for them.
 
 use std::collections::HashSet;
 use std::num::NonZeroU32;
@@ -39,6 +40,9 @@ type Limit<K, S> = RateLimiter<K, S, Elapsed, NoOpMiddleware<Duration>>;
 pub(crate) struct Limiter {
     clock: Elapsed,
     principals: Limit<String, DashMapStateStore<String>>,
+    /// Of tokens that have to be looked up to know whether they are any.
+    unknown: Limit<NotKeyed, InMemoryState>,
+    /// Of those who show nothing that is worth a look.
     nobody: Limit<NotKeyed, InMemoryState>,
     /// What was good when it was looked at last.
     known: Mutex<HashSet<Credential>>,
@@ -53,6 +57,7 @@ impl Limiter {
         let clock = Elapsed(clock.clone());
         Self {
             principals: RateLimiter::new(quota, DashMapStateStore::default(), clock.clone()),
+            unknown: RateLimiter::direct_with_clock(quota, clock.clone()),
             nobody: RateLimiter::direct_with_clock(quota, clock.clone()),
             clock,
             known: Mutex::default(),
@@ -60,17 +65,22 @@ impl Limiter {
         }
     }
 
-    /// Whether to look who shows this. Before that it can be anybody.
+    /// Whether to look who shows this. Before that a token can be anybody's; with a JWT it is known already who vouches for whom.
     pub(crate) fn may_show(&self, credential: &Credential) -> Result<(), Problem> {
-        if self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(credential) {
+        let is_vouched = matches!(credential, Credential::Principal(_));
+        if is_vouched || self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(credential) {
             return Ok(());
         }
-        self.may_be_nobody()
+        self.unknown.check().map_err(|until| self.refusal_of_nobody(&until))
     }
 
     /// Whether somebody who shows nothing that can be good is told so.
     pub(crate) fn may_be_nobody(&self) -> Result<(), Problem> {
-        self.nobody.check().map_err(|until| self.refusal(&until, "too many requests without a valid token"))
+        self.nobody.check().map_err(|until| self.refusal_of_nobody(&until))
+    }
+
+    fn refusal_of_nobody(&self, until: &NotUntil<Duration>) -> Problem {
+        self.refusal(until, "too many requests without a valid token")
     }
 
     /// It was good, and belongs to this principal: whether that may ask once more.
@@ -140,17 +150,29 @@ mod tests {
     }
 
     #[test]
-    fn whoever_was_known_does_not_notice_those_who_are_nobody() {
+    fn whoever_was_known_does_not_notice_those_who_guess() {
         let (limiter, _hand) = limiter(1, 2);
-        assert!(limiter.may_show(&of("Alex")).is_ok());
-        limiter.may_ask(&of("Alex"), "Alex").unwrap();
-        assert!(limiter.may_be_nobody().is_ok());
-        let refused = limiter.may_show(&of("guess")).unwrap_err();
+        let [alex, guess] = [1, 2].map(|n| Credential::Token([n; 32]));
+        assert!(limiter.may_show(&alex).is_ok());
+        limiter.may_ask(&alex, "Alex").unwrap();
+        assert!(limiter.may_show(&guess).is_ok());
+        let refused = limiter.may_show(&guess).unwrap_err();
         assert_eq!(refused.code(), Code::RateLimited);
-        assert!(limiter.may_show(&of("Alex")).is_ok());
+        assert!(limiter.may_show(&alex).is_ok());
         // Until it turns out to be no longer good.
-        limiter.forget(&of("Alex"));
-        assert!(limiter.may_show(&of("Alex")).is_err());
+        limiter.forget(&alex);
+        assert!(limiter.may_show(&alex).is_err());
+    }
+
+    #[test]
+    fn whoever_shows_nothing_takes_no_look_from_somebody_who_does() {
+        let (limiter, _hand) = limiter(1, 2);
+        while limiter.may_be_nobody().is_ok() {}
+        let token = Credential::Token([1; 32]);
+        assert!(limiter.may_show(&token).is_ok() && limiter.may_show(&token).is_ok());
+        assert!(limiter.may_show(&token).is_err());
+        // Somebody vouches for it: nobody can have guessed it.
+        assert!(limiter.may_show(&of("Alex")).is_ok());
     }
 
     #[test]

@@ -55,14 +55,18 @@ impl Provider {
 
     /// A server that believes it.
     async fn site(&self) -> Site {
-        Site::new(&[
-            ("auth.jwks_url", &self.url),
+        self.site_with(&[]).await
+    }
+
+    async fn site_with(&self, keys: &[(&str, &str)]) -> Site {
+        let own = [
+            ("auth.jwks_url", self.url.as_str()),
             ("auth.jwt_issuer", "https://id.example.com"),
             ("auth.jwt_audience", "shop"),
             ("api.stream_heartbeat_interval", "200ms"),
             ("api.permissions_max_age", "100ms"),
-        ])
-        .await
+        ];
+        Site::new(&[&own[..], keys].concat()).await
     }
 }
 
@@ -161,5 +165,22 @@ async fn while_no_key_is_known_it_is_said_when_to_come_again() {
         alex.get("/v1/me").await.status == 200
     })
     .await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn whoever_is_vouched_for_does_not_notice_those_who_are_nobody() {
+    let provider = Provider::start().await;
+    let site = provider.site_with(&[("api.requests_per_second", "1"), ("api.requests_burst", "10")]).await;
+    site.user("alex", &[]).await;
+    for made_up in ["nothing", "a.b.c", seqline::access::Token::generate().reveal()] {
+        let nobody = Client::new(&site.address, made_up);
+        seqline_testkit::eventually(crate::support::DEADLINE, "too many requests", async || {
+            nobody.get("/v1/me").await.status == 429
+        })
+        .await;
+    }
+    // It was never seen before.
+    assert_eq!(Client::new(&site.address, &provider.jwt("alex", 600)).get("/v1/me").await.status, 200);
     site.stop().await;
 }
