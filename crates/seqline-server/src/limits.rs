@@ -180,6 +180,14 @@ pub(crate) const API_OPERATORS_MAX: usize = 3;
 /// How long one more of them waits: about as long as one takes that waits for a round.
 pub(crate) const API_OPERATORS_WAIT: Duration = ROUND_WAIT_MAX;
 
+/// How many requests ask the database at once whether an event is durable that the tail has not had: while a standby is away they hold
+/// their connections as long, and the others of the pool are for everybody else.
+pub(crate) const API_DURABLE_WAITS_MAX: usize = 2;
+
+/// How long who asks for the head waits for what has just been committed to be durable: a flush takes milliseconds, and so does a standby
+/// that is there.
+pub(crate) const API_HEAD_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// How long lanes wait for each other at most when that is asked for over HTTP, and when nothing is said: the request stays open for so long.
 pub(crate) const API_LANES_WAIT: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(5));
 

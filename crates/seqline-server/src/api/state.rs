@@ -24,7 +24,9 @@ use super::limiter::Limiter;
 use super::permissions::Permissions;
 use super::{Code, Position, Problem};
 use crate::config::Config;
-use crate::limits::{API_BODIES_KIB_MAX, API_OPERATORS_MAX, API_RETRY_AFTER};
+use crate::limits::{
+    API_BODIES_KIB_MAX, API_DURABLE_WAITS_MAX, API_HEAD_WAIT_MAX, API_OPERATORS_MAX, API_RETRY_AFTER,
+};
 use crate::metrics::{Metrics, catalogue};
 use crate::ops::Health;
 
@@ -50,7 +52,9 @@ pub(crate) struct Answering {
     /// Where they wait.
     pub(crate) waiting: WaitingRoom,
     /// Up to where events may be handed out.
-    pub(crate) durable: Arc<DurableHead>,
+    durable: DurableHead,
+    /// Places for those who ask the database how far that is.
+    asking_durable: Semaphore,
     /// Places for requests of operators.
     pub(crate) operators: Arc<Semaphore>,
     /// Cancelled when the epoch or the process ends: whoever waits or streams ends by it.
@@ -92,7 +96,8 @@ impl Api {
             clock: clock.clone(),
             epoch,
             health: health.clone(),
-            durable: Arc::default(),
+            durable: DurableHead::default(),
+            asking_durable: Semaphore::new(API_DURABLE_WAITS_MAX),
             operators: Arc::new(Semaphore::new(API_OPERATORS_MAX)),
             stop: CancellationToken::new(),
             requests: TaskTracker::new(),
@@ -101,19 +106,38 @@ impl Api {
 
     /// The number before the oldest event, and that of the newest one that may be told of: a crash cannot take it back.
     pub(crate) async fn ends(&self) -> Result<(i64, i64), DatabaseError> {
-        let mut lease = self.database.lease().await?;
-        let ends = self.database.in_time(async {
-            let ends = lease.alone(async |connection| {
-                let head = read::head(connection).await?;
-                Ok::<_, DatabaseError>((read::min_retained(connection).await? - 1, head))
-            });
-            let (oldest, head) = ends.await?;
-            self.durable.wait_for(lease.connection(), head).await?;
-            Ok::<_, DatabaseError>((oldest, head))
+        let ends = self.database.ask(async |connection| {
+            let head = read::head(connection).await?;
+            Ok::<_, DatabaseError>((read::min_retained(connection).await? - 1, head))
         });
-        let ends = ends.await?;
-        lease.done();
-        Ok(ends)
+        let (oldest, head) = ends.await?;
+        // As a rule all of it is durable in a moment. If not, as when a standby is away, what the tail has had is.
+        let durable = match self.clock.timeout(API_HEAD_WAIT_MAX, self.until_durable(head)).await {
+            Some(waited) => waited.map(|()| head)?,
+            None => oldest,
+        };
+        Ok((oldest, durable.max(self.reader.hub.position())))
+    }
+
+    /// Returns when the event with this number may be handed out: a crash cannot take it back. While a standby is away that takes as long, so
+    /// those who wait hold no connection, but for a few who ask.
+    pub(crate) async fn until_durable(&self, seq: i64) -> Result<(), DatabaseError> {
+        let hub = &self.reader.hub;
+        if seq <= hub.position() {
+            return Ok(());
+        }
+        let waited = async {
+            let _place = tokio::select! {
+                // Nobody closes it.
+                place = self.asking_durable.acquire() => place,
+                () = hub.passes(seq - 1) => return Ok(()),
+            };
+            let mut lease = self.database.lease().await?;
+            self.durable.wait_for(lease.connection(), seq).await?;
+            lease.done();
+            Ok(())
+        };
+        self.database.in_time(waited).await
     }
 
     /// As long as what is returned lives, the end of the epoch waits for it.

@@ -1,8 +1,12 @@
 //! What is told of events that a crash of the server can still take back: nothing, until it cannot.
 
+use std::time::Duration;
+
 use seqline_testkit::{Role, TestDb, TestServer, eventually};
 
+use crate::api::{APPEND, Client, another_token, token};
 use crate::support::{DEADLINE, Sessions, WAITS_TO_NUMBER, append, as_admin, numbers, on, run_sql};
+use crate::worker::{Worker, server};
 
 /// A server whose commits wait for a standby that is away, as soon as it is told so.
 struct Replicated {
@@ -143,4 +147,44 @@ async fn an_import_counts_lines_when_they_are_durable_and_doubles_none() {
     replicated.standby_is_needed_no_more().await;
     assert_eq!(running.end().await.ok(), "3 imported, 0 rejected\n");
     assert_eq!(numbers(db).await, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn those_who_ask_the_api_for_an_event_that_a_standby_has_not_leave_connections_to_the_others() {
+    let replicated = Replicated::new().await;
+    let db = &replicated.db;
+    let token = token(db, "shop", APPEND).await;
+    let other = another_token(db, "shop").await;
+    let serving = Worker::start(server(db, "api").args(["--set", "database.max_connections=5"])).await;
+    let address = serving.api().await;
+    let client = Client::new(&address).token(&token);
+    append(&db.producer(), [1]).await;
+    let head = client.get("/v1/log").await.ok(200)["head"].clone();
+    replicated.standby_is_away().await;
+    let appended = async { append(&db.producer(), [2]).await };
+    let asked = async {
+        eventually(DEADLINE, "it is visible", async || numbers(db).await == [1, 2]).await;
+        let events = seqline::read::events_after(&mut db.connect(Role::Admin).await, 1, 10).await.unwrap();
+        let path = format!("/v1/events/{}", events[0].id);
+        let asking: Vec<_> = (0..20)
+            .map(|_| {
+                let (client, path) = (client.clone(), path.clone());
+                tokio::spawn(async move { client.get(&path).await })
+            })
+            .collect();
+        replicated.waits(Role::App).await;
+        // One for whom the database has to be asked, and the log, which ends where nothing can be taken back.
+        let others = async {
+            Client::new(&address).token(&other).get("/v1/me").await.ok(200);
+            assert_eq!(client.get("/v1/log").await.ok(200)["head"], head);
+        };
+        tokio::time::timeout(Duration::from_secs(20), others).await.expect("others are answered");
+        assert!(asking.iter().all(|asked| !asked.is_finished()), "nobody gets it");
+        replicated.standby_is_needed_no_more().await;
+        for asked in asking {
+            assert_eq!(asked.await.unwrap().ok(200)["seq"], 2);
+        }
+    };
+    tokio::join!(appended, asked);
+    serving.stop().await;
 }

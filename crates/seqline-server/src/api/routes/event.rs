@@ -27,19 +27,12 @@ use crate::api::{Api, Caller, Problem};
 pub(super) async fn show(api: Api, caller: Caller, Path(id): Path<String>) -> Result<Response, Problem> {
     let missing = || Problem::not_found("there is no event with this id that you may see");
     let id = Uuid::try_parse(&id).ok().filter(|_| id.len() == 36).ok_or_else(missing)?;
-    let mut lease = api.database.lease().await?;
-    let found = api.database.in_time(async {
-        let principal = &caller.access.principal;
-        let found =
-            lease.alone(async |connection| read::visible_event(connection, principal, id).await).await?;
-        if let Some(event) = &found {
-            // Nobody gets an event that a crash could take back.
-            api.durable.wait_for(lease.connection(), event.seq).await?;
-        }
-        Ok::<_, DatabaseError>(found)
-    });
-    let event = found.await?.ok_or_else(missing);
-    lease.done();
-    let envelope = Envelope::new(&event?, &Delivery::default()).to_json();
+    let principal = &caller.access.principal;
+    let found: Result<_, DatabaseError> =
+        api.database.ask(async |connection| read::visible_event(connection, principal, id).await).await;
+    let event = found?.ok_or_else(missing)?;
+    // Nobody gets an event that a crash could take back.
+    api.until_durable(event.seq).await?;
+    let envelope = Envelope::new(&event, &Delivery::default()).to_json();
     Ok(([(header::CONTENT_TYPE, "application/json")], envelope).into_response())
 }
