@@ -19,6 +19,7 @@ use axum::http::{HeaderMap, HeaderName, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use utoipa::IntoParams;
 
@@ -168,6 +169,8 @@ impl Streaming {
         let mut caught_up = false;
         loop {
             let position = page.position;
+            // What comes from memory waits for nothing, and others have a turn too.
+            tokio::task::yield_now().await;
             if !page.events.is_empty() {
                 for piece in pieces(&page.events) {
                     self.send(piece).await?;
@@ -194,15 +197,7 @@ impl Streaming {
             let filled = {
                 let (reader, credential, selection) =
                     (self.api.reader.clone(), self.credential.clone(), self.selection.clone());
-                let mut fill = pin!(reader.fill(page, &credential, &selection));
-                loop {
-                    let heartbeat_in = self.heartbeat_in();
-                    tokio::select! {
-                        filled = &mut fill => break filled,
-                        () = self.api.clock.sleep(heartbeat_in) => self.beat(position).await?,
-                        () = self.sender.closed() => return Err(Over),
-                    }
-                }
+                self.while_it_lives(position, reader.fill(page, &credential, &selection)).await?
             };
             match filled {
                 Ok(head) => return Ok(page.position >= head),
@@ -221,18 +216,48 @@ impl Streaming {
         }
     }
 
+    /// Does some work and lets the stream live meanwhile. The work may hold what others wait for, a connection or a place of theirs, so it
+    /// never stands still because a client takes nothing.
+    async fn while_it_lives<T>(&mut self, position: i64, work: impl Future<Output = T>) -> Result<T, Over> {
+        let mut work = pin!(work);
+        loop {
+            let heartbeat_in = self.heartbeat_in();
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(done),
+                () = self.sender.closed() => return Err(Over),
+                () = self.api.clock.sleep(heartbeat_in) => self.beat_if_taken(position)?,
+            }
+        }
+    }
+
     /// A heartbeat of a stream that waits. It ends if its token is no longer good.
     async fn heartbeat(&mut self, position: i64) -> Result<(), Over> {
-        match self.api.reader.access(&self.credential).await {
+        let (reader, credential) = (self.api.reader.clone(), self.credential.clone());
+        match self.while_it_lives(position, reader.access(&credential)).await? {
             Err(refused) if !refused.is_outage() => self.end(&refused.into()).await,
-            _ => self.beat(position).await,
+            _ if self.heartbeat_in().is_zero() => self.beat(position).await,
+            _ => Ok(()),
         }
     }
 
     /// A comment for those who look at the connection, and a message without data, which moves the id that the client comes back with and
     /// is not shown to it.
     async fn beat(&mut self, position: i64) -> Result<(), Over> {
-        self.send(format!(": heartbeat\nid: {}\n\n", self.api.position(position)).into()).await
+        self.send(self.heartbeat_text(position)).await
+    }
+
+    /// The same where nothing may wait: while a piece is on its way to the client, that says that the stream lives.
+    fn beat_if_taken(&mut self, position: i64) -> Result<(), Over> {
+        self.sent_at = self.api.clock.elapsed();
+        match self.sender.try_send(self.heartbeat_text(position)) {
+            Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
+            Err(TrySendError::Closed(_)) => Err(Over),
+        }
+    }
+
+    fn heartbeat_text(&self, position: i64) -> Bytes {
+        format!(": heartbeat\nid: {}\n\n", self.api.position(position)).into()
     }
 
     fn heartbeat_in(&self) -> Duration {
@@ -286,11 +311,75 @@ fn pieces(events: &[Arc<Rendered>]) -> Vec<Bytes> {
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
+    use futures_util::poll;
+    use seqline::Clock;
+    use seqline::clock::ClockHand;
+    use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+    use time::OffsetDateTime;
+    use tokio::sync::oneshot;
     use uuid::Uuid;
 
-    use super::super::Position;
     use super::super::hub::rendered::tests::{EPOCH, stored};
+    use super::super::{Hub, Position};
     use super::*;
+    use crate::config::Config;
+    use crate::ops::{self, Health};
+
+    /// A stream whose client has taken nothing yet, and what it would take.
+    fn streaming() -> (Streaming, mpsc::Receiver<Bytes>, ClockHand) {
+        let (config, (clock, hand)) = (Config::default(), Clock::manual(OffsetDateTime::UNIX_EPOCH));
+        let pool = PgPoolOptions::new().connect_lazy_with(PgConnectOptions::new().host("/nowhere"));
+        let health = Health::new(clock.clone(), ops::limits(&config));
+        let api = Api::new(pool, &config, &clock, &Hub::for_config(EPOCH, 7, &config), &health);
+        let (sender, receiver) = mpsc::channel(1);
+        let streaming = Streaming {
+            sender,
+            sent_at: clock.elapsed(),
+            credential: Credential::Token([7; 32]),
+            selection: Selection::default(),
+            _place: api.waiting.enter("alex", Kind::Stream).unwrap(),
+            _under_way: api.under_way(),
+            api,
+        };
+        (streaming, receiver, hand)
+    }
+
+    #[tokio::test]
+    async fn what_a_stream_asks_goes_on_although_its_client_takes_nothing() {
+        let (mut streaming, mut taken, hand) = streaming();
+        let interval = streaming.api.config.api.stream_heartbeat_interval;
+        streaming.send(Bytes::from_static(b"first")).await.ok().unwrap();
+        let (answer, asked) = oneshot::channel();
+        let mut working = Box::pin(streaming.while_it_lives(7, asked));
+        for _ in 0..3 {
+            assert!(poll!(&mut working).is_pending());
+            hand.advance(interval);
+        }
+        assert!(poll!(&mut working).is_pending());
+        answer.send("answer").unwrap();
+        let std::task::Poll::Ready(Ok(done)) = poll!(&mut working) else { panic!("it goes on") };
+        assert_eq!(done, Ok("answer"));
+        drop(working);
+        // What waited for it says that the stream lives: nothing was put behind that.
+        assert_eq!(taken.try_recv().unwrap(), "first");
+        assert!(taken.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn a_stream_beats_while_it_asks_and_ends_with_its_client() {
+        let (mut streaming, mut taken, hand) = streaming();
+        let interval = streaming.api.config.api.stream_heartbeat_interval;
+        let mut working = Box::pin(streaming.while_it_lives(7, std::future::pending::<()>()));
+        for _ in 0..3 {
+            assert!(poll!(&mut working).is_pending());
+            assert!(taken.try_recv().is_err());
+            hand.advance(interval);
+            assert!(poll!(&mut working).is_pending());
+            assert_eq!(taken.try_recv().unwrap(), format!(": heartbeat\nid: {EPOCH}:7\n\n"));
+        }
+        drop(taken);
+        assert!(matches!(poll!(&mut working), std::task::Poll::Ready(Err(Over))));
+    }
 
     #[test]
     fn pieces_are_the_frames_one_after_the_other() {

@@ -50,15 +50,48 @@ async fn a_stream_lives_through_a_restart_of_the_database_and_misses_nothing() {
     site.stop().await;
 }
 
+/// A database behind a proxy that can swallow everything, and a server with these keys that reaches it through that.
+async fn behind_a_proxy(db: &TestDb, keys: &[&str]) -> (FaultProxy, Worker) {
+    let options = db.options(Role::App);
+    let proxy = FaultProxy::start(([127, 0, 0, 1], options.get_port()).into()).await.unwrap();
+    let url =
+        db.url(Role::App).replace(&format!(":{}", options.get_port()), &format!(":{}", proxy.addr().port()));
+    let keys = keys.iter().flat_map(|key| ["--set", key]);
+    let command = ["serve", "--role", "api"].into_iter().chain(keys);
+    let server = Worker::start(seqline(command).env("SEQLINE_DATABASE_URL", url)).await;
+    (proxy, server)
+}
+
+/// How long the database is waited for does not matter to those who look whether the stream lives.
+#[tokio::test]
+async fn a_stream_beats_while_the_database_says_nothing() {
+    let db = TestDb::new().await;
+    let keys = ["api.stream_heartbeat_interval=300ms", "api.permissions_max_age=100ms"];
+    let (proxy, server) = behind_a_proxy(&db, &keys).await;
+    let (token, _) = user(&db, "alex", &[]).await;
+    let alex = super::Client::new(&address(&server).await, &token);
+    let mut stream = alex.stream("after=head").await;
+    stream.heartbeat().await;
+    proxy.black_hole();
+    let beats = async {
+        for _ in 0..10 {
+            stream.heartbeat().await;
+        }
+    };
+    // Far less than `database.statement_timeout`, which is 30 seconds.
+    tokio::time::timeout(Duration::from_secs(20), beats).await.expect("it goes on beating");
+    proxy.heal();
+    proxy.cut();
+    append(&db.app(), [1]).await;
+    while stream.next().await.expect("the stream goes on").data.is_none() {}
+    server.stop().await;
+}
+
 /// Behind a proxy that can swallow everything.
 #[tokio::test]
 async fn a_database_that_does_not_answer_is_given_up_and_asked_again() {
     let postgres = TestServer::fast().await;
     let db = TestDb::on(&postgres).await;
-    let options = db.options(Role::App);
-    let proxy = FaultProxy::start(([127, 0, 0, 1], options.get_port()).into()).await.unwrap();
-    let url =
-        db.url(Role::App).replace(&format!(":{}", options.get_port()), &format!(":{}", proxy.addr().port()));
     let keys = [
         "database.statement_timeout=1s",
         "database.lock_timeout=500ms",
@@ -71,9 +104,7 @@ async fn a_database_that_does_not_answer_is_given_up_and_asked_again() {
         "api.permissions_max_age=10m",
         "api.readers_max=1",
     ];
-    let keys = keys.into_iter().flat_map(|key| ["--set", key]);
-    let command = ["serve", "--role", "api"].into_iter().chain(keys);
-    let server = Worker::start(seqline(command).env("SEQLINE_DATABASE_URL", url)).await;
+    let (proxy, server) = behind_a_proxy(&db, &keys).await;
     let (token, _) = user(&db, "alex", &[]).await;
     let alex = super::Client::new(&address(&server).await, &token);
     append(&db.app(), 1..=5).await;
