@@ -25,6 +25,11 @@ impl Database {
         Lease::acquire(&self.pool).await
     }
 
+    /// How long a piece of work may take.
+    pub(crate) fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Work for which time is up at some moment.
     pub(crate) async fn in_time<T, E: From<DatabaseError>>(
         &self,
@@ -50,7 +55,7 @@ impl Database {
 }
 
 /// No answer in time: as good as none at all.
-fn late() -> DatabaseError {
+pub(super) fn late() -> DatabaseError {
     let late = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer from the database in time");
     sqlx::Error::Io(late).into()
 }

@@ -4,17 +4,22 @@
 //! reader that has read everything comes with the next event for it. Until then it waits in memory, without a connection to the
 //! database.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use seqline::Clock;
 use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
 use utoipa::{IntoParams, ToSchema};
 
 use super::envelope::EventSchema;
 use super::hub::page::{Page, PageLimits};
+use super::hub::reader::Reader;
 use super::hub::waiting::{Kind, Place};
-use super::query::{self, After, Asked, READING, Resource, SELECTING};
-use super::{Api, Caller, Code, Params, PathParams, Problem};
+use super::query::{self, After, Asked, READING, Resource, SELECTING, Selection};
+use super::{Api, Caller, Code, Credential, Params, PathParams, Problem};
 use crate::limits::{API_LOOK_MAX, API_PAGE_EVENTS_USUAL, API_RETRY_AFTER};
 
 /// The next events of a reader.
@@ -179,33 +184,74 @@ async fn page(api: &Api, caller: &Caller, after: After, asked: Asked) -> Result<
         events: asked.limit.unwrap_or(API_PAGE_EVENTS_USUAL).min(events_max),
         bytes: usize::try_from(keys.page_bytes_max).unwrap_or(usize::MAX),
     };
-    let begun = api.clock.elapsed();
-    let look_until = begun + API_LOOK_MAX;
-    let wait_until = begun + asked.wait.min(keys.wait_max);
-    let mut page = Page::new(api.reader.begin(after).await?, limits);
-    let mut place = None;
-    loop {
-        let head = api.reader.fill(&mut page, &caller.credential, &asked.selection).await?;
-        let caught_up = page.position >= head;
-        let now = api.clock.elapsed();
-        // A reader whose events are rare is not sent away with nothing at each step of the log, nor kept for ever.
-        let done = match (page.events.is_empty(), caught_up) {
-            (true, true) => now >= wait_until,
-            (true, false) => now >= look_until.max(wait_until),
-            (false, false) => page.is_full() || now >= look_until,
-            (false, true) => true,
-        };
-        if done || api.stop.is_cancelled() {
-            return Ok(answer(api, &page, head, caught_up));
-        }
-        if caught_up {
+    let begin = tokio::select! {
+        begin = api.reader.begin(after) => begin?,
+        () = api.stop.cancelled() => return Err(Problem::unavailable("this server is stopping")),
+    };
+    let mut page = Page::new(begin, limits);
+    let looking = Looking {
+        reader: &api.reader,
+        clock: &api.clock,
+        stop: &api.stop,
+        credential: &caller.credential,
+        selection: &asked.selection,
+        wait: asked.wait.min(keys.wait_max),
+    };
+    let head = looking.fill(&mut page, || take_place(api, caller, Kind::Request)).await?;
+    Ok(answer(api, &page, head))
+}
+
+/// Who looks for the events of one page, and for how long.
+struct Looking<'a> {
+    reader: &'a Reader,
+    clock: &'a Clock,
+    /// Whatever is there when it is cancelled is the page.
+    stop: &'a CancellationToken,
+    credential: &'a Credential,
+    selection: &'a Selection,
+    wait: Duration,
+}
+
+impl Looking<'_> {
+    /// Goes through the log until the page is full, has caught up with what is wanted, or the time is up, and returns the head.
+    async fn fill(
+        &self,
+        page: &mut Page,
+        take_place: impl Fn() -> Result<Place, Problem>,
+    ) -> Result<i64, Problem> {
+        let begun = self.clock.elapsed();
+        let (look_until, wait_until) = (begun + API_LOOK_MAX, begun + self.wait);
+        let mut place = None;
+        loop {
+            let head = tokio::select! {
+                filled = self.reader.fill(page, self.credential, self.selection) => filled?,
+                // A page has whole steps only: what was being read is not in it.
+                () = self.stop.cancelled() => return Ok(self.reader.hub.position()),
+            };
+            let caught_up = page.position >= head;
+            let now = self.clock.elapsed();
+            // A reader whose events are rare is not sent away with nothing at each step of the log, nor kept for ever.
+            let done = match (page.events.is_empty(), caught_up) {
+                (true, true) => now >= wait_until,
+                (true, false) => now >= look_until.max(wait_until),
+                (false, false) => page.is_full() || now >= look_until,
+                (false, true) => true,
+            };
+            if done || self.stop.is_cancelled() {
+                return Ok(head);
+            }
+            if !caught_up {
+                // What comes from memory waits for nothing, and others have a turn too.
+                tokio::task::yield_now().await;
+                continue;
+            }
             if place.is_none() {
-                place = Some(take_place(api, caller, Kind::Request)?);
+                place = Some(take_place()?);
             }
             tokio::select! {
-                () = api.reader.hub.passes(page.position) => {}
-                () = api.clock.sleep(wait_until.saturating_sub(now)) => {}
-                () = api.stop.cancelled() => {}
+                () = self.reader.hub.passes(page.position) => {}
+                () = self.clock.sleep(wait_until.saturating_sub(now)) => {}
+                () = self.stop.cancelled() => {}
             }
         }
     }
@@ -223,7 +269,8 @@ pub(super) fn take_place(api: &Api, caller: &Caller, kind: Kind) -> Result<Place
 }
 
 /// The text of a page, put together from events that are rendered already.
-fn answer(api: &Api, page: &Page, head: i64, caught_up: bool) -> Response {
+fn answer(api: &Api, page: &Page, head: i64) -> Response {
+    let caught_up = page.position >= head;
     let (next, head) = (api.position(page.position), api.position(head));
     let events: Vec<_> = page.events.iter().map(|event| event.envelope()).collect();
     let mut text = Vec::with_capacity(events.iter().map(|event| event.len() + 1).sum::<usize>() + 256);
@@ -239,3 +286,6 @@ fn answer(api: &Api, page: &Page, head: i64, caught_up: bool) -> Response {
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     (headers, Body::from(text)).into_response()
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,7 +42,11 @@ pub(crate) use self::database::Database;
 pub(crate) use self::hub::Hub;
 pub(crate) use self::hub::waiting::Kind as Waiting;
 pub(crate) use self::jwt::JwtVerifier;
+pub(crate) use self::permissions::Permissions;
 pub(crate) use self::position::Position;
 pub(crate) use self::problem::{Code, Problem};
 pub(crate) use self::server::ApiServer;
 pub(crate) use self::state::{Api, Door};
+
+#[cfg(test)]
+pub(crate) use self::hub::reader::tests as test_support;

@@ -3,16 +3,16 @@
 //! Every change of principals, tokens and grants raises the version of the permissions, and each event has the version of the moment at
 //! which it got its number. The cache is the first sink of the tail: when a batch has a higher version than any before, whatever was read
 //! before that is unusable from then on, and only afterwards do later sinks see the batch. So somebody whose grant was taken back does not get
-//! an event that was committed after that, and whoever looks here once he has an event in his hands is told what holds for it.
+//! an event that was committed after that, and whoever looks here with an event in hand is told what holds for it.
 //!
 //! A change without a later event takes effect within `api.permissions_max_age`. When the database is away, whatever is older than that is an
 //! error and not a guess. For one credential one question at a time is on its way to the database, whoever else wants to know it waits for that
-//! answer.
+//! answer, and for its failure as well: nobody waits longer than one question may take, however many there are.
 
 mod cache;
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,12 +23,12 @@ use seqline::{Clock, DatabaseError, StoredEvent};
 
 use self::cache::{AsOf, Bounds, Cache};
 use super::Credential;
-use super::database::Database;
+use super::database::{Database, late};
 use super::jwt::Vouched;
 use crate::limits::{PERMISSION_ENTRIES_MAX, PERMISSION_LOADS_MAX};
 
 /// Asks the database for what a credential gives; none when it gives nothing.
-pub(super) type Load =
+pub(crate) type Load =
     dyn Fn(Credential) -> BoxFuture<'static, Result<Option<Access>, DatabaseError>> + Send + Sync;
 
 /// The cache. Clones share it. See the [module](self).
@@ -37,13 +37,23 @@ pub(crate) struct Permissions(Arc<Shared>);
 
 struct Shared {
     load: Box<Load>,
+    /// How long whoever asks waits for the answer, with whatever is in front of it.
+    patience: Duration,
     clock: Clock,
     /// The version of the permissions that the log has reached.
     reached: AtomicI64,
     known: Mutex<Known>,
     /// One load at a time for each credential, and so many for all: each belongs to one of these.
-    loads: [tokio::sync::Mutex<()>; PERMISSION_LOADS_MAX],
+    loads: [Place; PERMISSION_LOADS_MAX],
     hasher: RandomState,
+}
+
+/// Where one question at a time is asked.
+#[derive(Default)]
+struct Place {
+    alone: tokio::sync::Mutex<()>,
+    /// How many questions the database did not answer.
+    unanswered: AtomicU64,
 }
 
 /// Those that give nothing have a place of their own, so that guessing does not push out the others.
@@ -55,7 +65,7 @@ struct Known {
 impl Permissions {
     /// Those that this database has.
     pub(crate) fn of_database(database: Database, max_age: Duration, clock: Clock) -> Self {
-        let now = clock.clone();
+        let (now, patience) = (clock.clone(), database.limit());
         let load = move |credential| -> BoxFuture<'static, _> {
             let (database, now) = (database.clone(), now.now());
             Box::pin(async move {
@@ -71,18 +81,19 @@ impl Permissions {
                 asked.await
             })
         };
-        Self::new(Box::new(load), max_age, clock)
+        Self::new(Box::new(load), max_age, patience, clock)
     }
 
-    pub(super) fn new(load: Box<Load>, max_age: Duration, clock: Clock) -> Self {
+    pub(crate) fn new(load: Box<Load>, max_age: Duration, patience: Duration, clock: Clock) -> Self {
         let bounds = Bounds { max_age, entries: PERMISSION_ENTRIES_MAX };
         let known = Known { given: Cache::new(bounds), refused: Cache::new(bounds) };
         Self(Arc::new(Shared {
             load,
+            patience,
             clock,
             reached: AtomicI64::new(i64::MIN),
             known: Mutex::new(known),
-            loads: std::array::from_fn(|_| tokio::sync::Mutex::new(())),
+            loads: std::array::from_fn(|_| Place::default()),
             hasher: RandomState::new(),
         }))
     }
@@ -96,14 +107,26 @@ impl Permissions {
         if let Some(known) = self.known(credential, reached) {
             return Ok(known);
         }
-        let _alone = self.0.load_of(credential).lock().await;
+        let place = self.0.place_of(credential);
+        let (begun, unanswered) = (self.0.clock.elapsed(), place.unanswered.load(Ordering::Acquire));
+        let alone = self.0.clock.timeout(self.0.patience, place.alone.lock()).await;
+        let _alone = alone.ok_or_else(late)?;
         if let Some(known) = self.known(credential, reached) {
             return Ok(known);
         }
+        // Somebody asked meanwhile, and the database was silent: to ask it again, one after the other, would take each as long.
+        if place.unanswered.load(Ordering::Acquire) != unanswered {
+            return Err(late());
+        }
         // Both before the question: the answer is as new as they are, at least.
         let as_of = AsOf { time: self.0.clock.elapsed(), version: self.0.reached.load(Ordering::Acquire) };
-        let answer = (self.0.load)(credential.clone()).await?;
-        Ok(self.remember(credential, answer, as_of))
+        let left = (begun + self.0.patience).saturating_sub(as_of.time);
+        let asked = self.0.clock.timeout(left, (self.0.load)(credential.clone())).await;
+        let answer = asked.unwrap_or_else(|| Err(late()));
+        if answer.as_ref().is_err_and(DatabaseError::is_retryable) {
+            place.unanswered.fetch_add(1, Ordering::AcqRel);
+        }
+        Ok(self.remember(credential, answer?, as_of))
     }
 
     /// How many credentials are remembered.
@@ -148,7 +171,7 @@ impl Permissions {
 }
 
 impl Shared {
-    fn load_of(&self, credential: &Credential) -> &tokio::sync::Mutex<()> {
+    fn place_of(&self, credential: &Credential) -> &Place {
         let hash = self.hasher.hash_one(credential);
         &self.loads[usize::try_from(hash % PERMISSION_LOADS_MAX as u64).unwrap_or_default()]
     }

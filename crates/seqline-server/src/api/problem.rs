@@ -1,7 +1,8 @@
 //! The one form in which a request is refused: `application/problem+json` (RFC 9457) with a code that stays the same.
 //!
 //! A client decides by `code`, a person reads `detail`. Neither holds what an event says or who asked with which token. What is the
-//! server's own fault is logged here, once, and the client learns only that it was.
+//! server's own fault is logged here, once, and the client learns only that it was. That the database is away is not: whoever follows
+//! the log says that, once for each outage.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -182,8 +183,8 @@ pub(crate) enum ResyncReason {
 pub(crate) struct Resync {
     pub(crate) reason: ResyncReason,
     pub(crate) epoch: Uuid,
-    /// The number before the oldest event that is there.
-    pub(crate) oldest: i64,
+    /// The number before the oldest event that is there; none where that cannot be read from either.
+    pub(crate) oldest: Option<i64>,
     pub(crate) head: i64,
 }
 
@@ -215,7 +216,7 @@ pub(crate) struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     epoch: Option<Uuid>,
-    /// With `resync_required`: the position before the oldest event that is there.
+    /// With `resync_required`: the position before the oldest event that is there. Not with `too_far_behind`: that is farther still.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     oldest: Option<String>,
@@ -258,7 +259,8 @@ impl Problem {
             ResyncReason::TooFarBehind => "this position is too far behind the head of the log",
             ResyncReason::EpochChanged => "this position belongs to a history that ended with a restore",
         };
-        let detail = format!("{detail}: load what you need anew and go on at head, or at oldest");
+        let or_else = if resync.oldest.is_some() { ", or at oldest" } else { "" };
+        let detail = format!("{detail}: load what you need anew and go on at head{or_else}");
         Self { resync: Some(resync), ..Self::new(Code::ResyncRequired, detail) }
     }
 
@@ -289,7 +291,7 @@ impl Problem {
             errors: &self.errors,
             reason: resync.map(|resync| resync.reason),
             epoch: resync.map(|resync| resync.epoch),
-            oldest: resync.map(|resync| position(resync.oldest, resync)),
+            oldest: resync.and_then(|resync| Some(position(resync.oldest?, resync))),
             head: resync.map(|resync| position(resync.head, resync)),
         }
     }
@@ -316,7 +318,8 @@ impl IntoResponse for Problem {
 impl From<DatabaseError> for Problem {
     fn from(error: DatabaseError) -> Self {
         if error.is_retryable() {
-            tracing::warn!(error = %error, "request not answered, the database is not available");
+            // Whoever follows the log says once that the database is away. Here it would be said for each request.
+            tracing::debug!(error = %error, "request not answered, the database is not available");
             return Self::unavailable("the database is not available");
         }
         Self::internal("database", &error)
@@ -366,12 +369,18 @@ mod tests {
     #[test]
     fn a_reader_that_has_to_start_anew_learns_where() {
         let epoch = Uuid::from_u128(7);
-        let resync = Resync { reason: ResyncReason::Retention, epoch, oldest: 10, head: 20 };
+        let resync = Resync { reason: ResyncReason::Retention, epoch, oldest: Some(10), head: 20 };
         let document = serde_json::to_value(Problem::resync(resync).document()).unwrap();
         assert_eq!(document["reason"], "retention");
         assert_eq!(document["oldest"], format!("{epoch}:10"));
         assert_eq!(document["head"], format!("{epoch}:20"));
         assert_eq!(document["epoch"], epoch.to_string());
+        assert!(document["detail"].as_str().unwrap().ends_with("go on at head, or at oldest"), "{document}");
+        // Nobody is sent to where the same refusal waits.
+        let resync = Resync { reason: ResyncReason::TooFarBehind, epoch, oldest: None, head: 20 };
+        let document = serde_json::to_value(Problem::resync(resync).document()).unwrap();
+        assert_eq!((&document["oldest"], &document["head"]), (&json!(null), &json!(format!("{epoch}:20"))));
+        assert!(document["detail"].as_str().unwrap().ends_with("go on at head"), "{document}");
     }
 
     #[test]

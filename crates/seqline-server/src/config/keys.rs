@@ -355,7 +355,7 @@ pub const KEYS: &[Key] = &[
         4 * 1024 * 1024,
         1024..=256 * 1024 * 1024,
         |config| &mut config.api.page_bytes_max,
-        "After how many bytes an answer ends although there is more, so that large payloads do not fill the memory; the one event that reaches it is in it.",
+        "After how many bytes an answer ends although there is more, so that large payloads do not fill the memory; one event is in it however large it is.",
     ),
     duration(
         "api.wait_max",
@@ -376,7 +376,7 @@ pub const KEYS: &[Key] = &[
         1000,
         1..=1_000_000,
         |config| &mut config.api.requests_per_second,
-        "How many requests a second a principal may make in the long run in each process; those without a principal have this together.",
+        "How many requests a second a principal may make in the long run in each process; tokens that are not known have this together, and those who show none that can be good as well.",
     ),
     integer(
         "api.requests_burst",

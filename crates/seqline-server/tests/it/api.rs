@@ -7,6 +7,7 @@ mod faults;
 mod idempotency;
 mod operate;
 mod reference;
+mod silent;
 mod who;
 
 use seqline::access::{NewPrincipal, PrincipalKind, Rights, create_principal, create_token};

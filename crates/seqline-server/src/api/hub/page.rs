@@ -17,6 +17,8 @@ pub(crate) struct Page {
     limits: PageLimits,
     pub(crate) events: Vec<Arc<Rendered>>,
     bytes: usize,
+    /// An event did not fit: the next page begins with it.
+    closed: bool,
     /// Everything up to here was looked at.
     pub(crate) position: i64,
 }
@@ -28,12 +30,14 @@ pub(crate) struct Full;
 impl Page {
     /// Empty, at the position of the reader.
     pub(crate) fn new(position: i64, limits: PageLimits) -> Self {
-        Self { limits, events: Vec::new(), bytes: 0, position }
+        Self { limits, events: Vec::new(), bytes: 0, closed: false, position }
     }
 
     pub(crate) fn push(&mut self, event: Arc<Rendered>) -> Result<(), Full> {
         let bytes = self.bytes + event.envelope().len();
         if self.is_full() || bytes > self.limits.bytes && !self.events.is_empty() {
+            // Not even a smaller one may go before it.
+            self.closed = true;
             return Err(Full);
         }
         self.bytes = bytes;
@@ -41,9 +45,9 @@ impl Page {
         Ok(())
     }
 
-    /// Whether no further event fits, whatever its size.
+    /// Whether it takes no further event, whatever its size.
     pub(crate) fn is_full(&self) -> bool {
-        self.events.len() >= self.limits.events || self.bytes >= self.limits.bytes
+        self.closed || self.events.len() >= self.limits.events || self.bytes >= self.limits.bytes
     }
 
     /// How many further events may fit, by the size of those that are there.
@@ -84,8 +88,19 @@ mod tests {
         assert_eq!(page.push(event(2, 1)), Err(Full));
         let mut page = Page::new(0, PageLimits { events: 10, bytes: size + size / 2 });
         page.push(event(1, 1_000)).unwrap();
+        assert!(!page.is_full());
         assert_eq!(page.push(event(2, 1_000)), Err(Full));
         assert_eq!(page.events.len(), 1);
+    }
+
+    #[test]
+    fn a_page_that_an_event_did_not_fit_into_is_full_also_for_a_smaller_one() {
+        let size = event(1, 1_000).envelope().len();
+        let mut page = Page::new(0, PageLimits { events: 10, bytes: size + size / 2 });
+        page.push(event(1, 1_000)).unwrap();
+        assert_eq!(page.push(event(2, 1_000)), Err(Full));
+        assert!(page.is_full());
+        assert_eq!(page.push(event(3, 1)), Err(Full));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The one way in which events reach somebody over HTTP, whether he takes pages, waits or has a stream.
+//! The one way in which events reach somebody over HTTP, whether by pages, by waiting or as a stream.
 //!
 //! A reader fills pages from its position on, with what it may see by the permissions of that moment. What the hub holds comes from
 //! memory; the rest is read from the database, a step of the log at a time and a few readers at a time, up to the position of the hub: so
@@ -82,7 +82,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// The number after which somebody reads who says where he stands.
+    /// The number after which a reader at this place reads.
     pub(crate) async fn begin(&self, after: After) -> Result<i64, Refused> {
         match after {
             After::Head => Ok(self.hub.position()),
@@ -141,7 +141,8 @@ impl Reader {
         // A history costs what it holds, however long the log is.
         let behind_max = self.behind_max.filter(|_| selection.resource.is_none());
         if behind_max.is_some_and(|behind_max| head - page.position > behind_max) {
-            return Err(self.resync(ResyncReason::TooFarBehind, None).await);
+            let (epoch, reason) = (self.hub.epoch(), ResyncReason::TooFarBehind);
+            return Err(Problem::resync(Resync { reason, epoch, oldest: None, head }).into());
         }
         let limit = u32::try_from(page.room(API_FIRST_READ_EVENTS)).unwrap_or(u32::MAX).max(1);
         // No further than the hub is: so far everything is durable.
@@ -213,7 +214,7 @@ impl Reader {
         match oldest {
             Ok(oldest) => {
                 let (epoch, head) = (self.hub.epoch(), self.hub.position());
-                Problem::resync(Resync { reason, epoch, oldest, head }).into()
+                Problem::resync(Resync { reason, epoch, oldest: Some(oldest), head }).into()
             }
             Err(error) => error.into(),
         }
@@ -224,11 +225,15 @@ impl Reader {
         &self,
         question: impl AsyncFnOnce(&mut sqlx::PgConnection) -> Result<T, E>,
     ) -> Result<T, E> {
-        // Nobody closes it.
-        let _place = self.places.acquire().await;
-        self.database.ask(question).await
+        let asked = async {
+            // Nobody closes it.
+            let _place = self.places.acquire().await;
+            self.database.ask(question).await
+        };
+        // Whoever has waited for a place all the time is not to begin to wait then.
+        self.database.in_time(asked).await
     }
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

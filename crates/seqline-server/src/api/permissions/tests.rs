@@ -8,6 +8,7 @@ use super::*;
 use crate::api::hub::rendered::tests::stored;
 
 const MAX_AGE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn credential(n: u8) -> Credential {
     Credential::Token([n; 32])
@@ -83,7 +84,7 @@ impl Database {
                 if away { Err(sqlx::Error::PoolTimedOut.into()) } else { Ok(answer.map(access)) }
             })
         };
-        (Permissions::new(Box::new(load), MAX_AGE, clock), hand)
+        (Permissions::new(Box::new(load), MAX_AGE, PATIENCE, clock), hand)
     }
 }
 
@@ -194,6 +195,61 @@ async fn many_who_want_to_know_the_same_ask_once() {
     held.add_permits(2);
     finished.await.unwrap();
     assert_eq!(database.asked(), 1);
+}
+
+#[tokio::test]
+async fn those_who_wait_behind_a_question_without_an_answer_are_told_so_with_it() {
+    let (database, held) = Database::gives(given(3)).held();
+    let (permissions, hand) = database.permissions();
+    let credential = credential(1);
+    let asking: Vec<_> = (0..20).map(|_| Box::pin(permissions.of(&credential))).collect();
+    let mut asking = futures_util::future::join_all(asking);
+    assert!(poll!(&mut asking).is_pending());
+    hand.advance(PATIENCE);
+    let answers = asking.await;
+    assert!(answers.iter().all(Result::is_err));
+    assert_eq!(database.asked(), 1);
+    // One who comes now asks anew.
+    held.add_permits(2);
+    assert_eq!((version_of(&permissions).await, database.asked()), (Some(3), 2));
+}
+
+#[tokio::test]
+async fn a_failure_is_taken_by_those_who_waited_for_it_and_by_nobody_else() {
+    let (database, held) = Database::gives(given(3)).held();
+    let (permissions, _hand) = database.permissions();
+    *database.away.lock().unwrap() = true;
+    let credential = credential(1);
+    let asking: Vec<_> = (0..20).map(|_| Box::pin(permissions.of(&credential))).collect();
+    let mut asking = futures_util::future::join_all(asking);
+    assert!(poll!(&mut asking).is_pending());
+    held.add_permits(100);
+    assert!(asking.await.iter().all(Result::is_err));
+    assert_eq!(database.asked(), 1);
+    *database.away.lock().unwrap() = false;
+    assert_eq!(version_of(&permissions).await, Some(3));
+}
+
+#[tokio::test]
+async fn whoever_waited_behind_one_who_took_long_has_no_more_time_than_anybody() {
+    let (database, held) = Database::gives(given(3)).held();
+    let (mut permissions, hand) = database.permissions();
+    let credential = credential(1);
+    let asking = permissions.clone();
+    let mut early = std::pin::pin!(asking.of(&credential));
+    assert!(poll!(&mut early).is_pending());
+    shows(&mut permissions, 4).await;
+    let later = permissions.clone();
+    let mut late = std::pin::pin!(later.of(&credential));
+    assert!(poll!(&mut late).is_pending());
+    hand.advance(PATIENCE - Duration::from_secs(1));
+    held.add_permits(2);
+    early.await.unwrap();
+    // It asks now, since what came is from before the change.
+    assert!(poll!(&mut late).is_pending());
+    assert_eq!(database.asked(), 2);
+    hand.advance(Duration::from_secs(1));
+    late.await.unwrap_err();
 }
 
 #[tokio::test]

@@ -125,7 +125,10 @@ async fn a_position_that_is_too_far_behind_is_refused_if_that_is_set() {
     let (status, document) = alex.refused(&format!("after={start}")).await;
     assert_eq!((status, &document["reason"]), (410, &"too_far_behind".into()));
     assert_eq!(alex.stream_refused(&format!("after={start}")).await.0, 410);
-    assert_eq!(number(document["oldest"].as_str().unwrap()), 0);
+    // The oldest event is farther still: nobody is sent there.
+    assert_eq!((&document["oldest"], number(document["head"].as_str().unwrap())), (&Value::Null, 11));
+    assert!(document["detail"].as_str().unwrap().ends_with("go on at head"), "{document}");
+    assert_eq!(alex.refused("after=oldest").await.0, 410);
     let page = alex.page(&format!("after={epoch}:1")).await;
     assert_eq!(page.seqs(), (2..=11).collect::<Vec<_>>());
     // The history of one resource costs what it holds, however long the log is.

@@ -13,9 +13,9 @@ use super::super::rendered::tests::{EPOCH, stored};
 use super::super::ring::Bounds;
 use super::*;
 
-const CREDENTIAL: Credential = Credential::Token([7; 32]);
+pub(crate) const CREDENTIAL: Credential = Credential::Token([7; 32]);
 
-fn access(version: i64, grants: &[&str]) -> Access {
+pub(crate) fn access(version: i64, grants: &[&str]) -> Access {
     Access {
         principal: "alex".to_owned(),
         kind: PrincipalKind::User,
@@ -26,7 +26,7 @@ fn access(version: i64, grants: &[&str]) -> Access {
     }
 }
 
-fn event(seq: i64, permission_version: i64) -> StoredEvent {
+pub(crate) fn event(seq: i64, permission_version: i64) -> StoredEvent {
     StoredEvent {
         permission_version,
         receive_action: "order.read".to_owned(),
@@ -35,7 +35,7 @@ fn event(seq: i64, permission_version: i64) -> StoredEvent {
 }
 
 /// A reader whose database answers what the test says, when it says it, and knows no events.
-fn reader() -> (Reader, mpsc::Sender<Access>) {
+pub(crate) fn reader() -> (Reader, mpsc::Sender<Access>) {
     let (sender, receiver) = mpsc::channel(8);
     let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
     let load = move |_| -> BoxFuture<'static, _> {
@@ -45,8 +45,13 @@ fn reader() -> (Reader, mpsc::Sender<Access>) {
     let clock = Clock::system();
     let pool = PgPoolOptions::new().connect_lazy_with(PgConnectOptions::new().host("/nowhere"));
     let reader = Reader {
-        hub: Hub::new(EPOCH, 0, Bounds { events: 100, bytes: 1_000_000 }),
-        permissions: Permissions::new(Box::new(load), Duration::from_secs(60), clock.clone()),
+        hub: Hub::new(EPOCH, 0, Bounds { events: 20_000, bytes: 100_000_000 }),
+        permissions: Permissions::new(
+            Box::new(load),
+            Duration::from_secs(60),
+            Duration::from_secs(60),
+            clock.clone(),
+        ),
         database: Database::new(pool, clock, Duration::from_secs(1)),
         places: Arc::new(Semaphore::new(1)),
         scan: 100,
@@ -56,7 +61,7 @@ fn reader() -> (Reader, mpsc::Sender<Access>) {
 }
 
 /// What the tail does with a batch.
-async fn tail_shows(reader: &Reader, events: &[StoredEvent]) {
+pub(crate) async fn tail_shows(reader: &Reader, events: &[StoredEvent]) {
     reader.permissions.clone().accept(events).await.unwrap();
     reader.hub.clone().accept(events).await.unwrap();
 }
