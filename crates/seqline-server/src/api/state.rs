@@ -126,7 +126,7 @@ impl Api {
         if seq <= hub.position() {
             return Ok(());
         }
-        let waited = async {
+        let waited = Box::pin(async {
             let _place = tokio::select! {
                 // Nobody closes it.
                 place = self.asking_durable.acquire() => place,
@@ -136,7 +136,7 @@ impl Api {
             self.durable.wait_for(lease.connection(), seq).await?;
             lease.done();
             Ok(())
-        };
+        });
         self.database.in_time(waited).await
     }
 

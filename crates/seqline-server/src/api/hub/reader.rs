@@ -225,11 +225,12 @@ impl Reader {
         &self,
         question: impl AsyncFnOnce(&mut sqlx::PgConnection) -> Result<T, E>,
     ) -> Result<T, E> {
-        let asked = async {
+        // In a place of its own: what waits in memory, most of the time, is small.
+        let asked = Box::pin(async {
             // Nobody closes it.
             let _place = self.places.acquire().await;
             self.database.ask(question).await
-        };
+        });
         // Whoever has waited for a place all the time is not to begin to wait then.
         self.database.in_time(asked).await
     }
