@@ -327,8 +327,13 @@ mod tests {
 
     /// A stream whose client has taken nothing yet, and what it would take.
     fn streaming() -> (Streaming, mpsc::Receiver<Bytes>, ClockHand) {
+        streaming_on(PgConnectOptions::new().host("/nowhere"))
+    }
+
+    /// The same with this database.
+    fn streaming_on(database: PgConnectOptions) -> (Streaming, mpsc::Receiver<Bytes>, ClockHand) {
         let (config, (clock, hand)) = (Config::default(), Clock::manual(OffsetDateTime::UNIX_EPOCH));
-        let pool = PgPoolOptions::new().connect_lazy_with(PgConnectOptions::new().host("/nowhere"));
+        let pool = PgPoolOptions::new().connect_lazy_with(database);
         let health = Health::new(clock.clone(), ops::limits(&config));
         let api = Api::new(pool, &config, &clock, &Hub::for_config(EPOCH, 7, &config), &health);
         let (sender, receiver) = mpsc::channel(1);
@@ -363,6 +368,18 @@ mod tests {
         // What waited for it says that the stream lives: nothing was put behind that.
         assert_eq!(taken.try_recv().unwrap(), "first");
         assert!(taken.try_recv().is_err());
+    }
+
+    #[tokio::test]
+    async fn an_idle_stream_beats_although_the_database_does_not_say_who_reads() {
+        let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let port = silent.local_addr().unwrap().port();
+        let (mut streaming, mut taken, hand) =
+            streaming_on(PgConnectOptions::new().host("127.0.0.1").port(port));
+        hand.advance(streaming.api.config.api.stream_heartbeat_interval);
+        let mut beating = Box::pin(streaming.heartbeat(7));
+        assert!(poll!(&mut beating).is_pending());
+        assert_eq!(taken.try_recv().unwrap(), format!(": heartbeat\nid: {EPOCH}:7\n\n"));
     }
 
     #[tokio::test]
