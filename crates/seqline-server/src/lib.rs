@@ -35,6 +35,7 @@ mod operate;
 mod ops;
 mod output;
 mod recorder;
+mod sqlstate;
 mod store;
 mod telemetry;
 

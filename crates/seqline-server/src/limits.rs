@@ -156,6 +156,10 @@ pub(crate) const API_HEAD_BYTES_MAX: usize = 64 * 1024;
 /// Requests at the same time on one connection of the API; more of them wait in the client.
 pub(crate) const API_STREAMS_MAX: u32 = 200;
 
+/// How much of an answer is given to a connection of HTTP/2 at a time: a frame. What was given and not sent is in memory for as long as its
+/// client does not take it.
+pub(crate) const API_PIECE_BYTES: usize = 16 * 1024;
+
 /// How often a client is asked on a connection of HTTP/2 whether it is there: one that vanished without a word is noticed by this.
 pub(crate) const API_PING_INTERVAL: Duration = Duration::from_secs(20);
 
@@ -167,6 +171,19 @@ pub(crate) const API_RETRY_AFTER: Duration = Duration::from_secs(2);
 
 /// Groups of appends that are under way at once: two of them commit, as many as the library lets into COMMIT, while another one is made ready.
 pub(crate) const API_APPEND_GROUPS_MAX: usize = 3;
+
+/// How long a group of appends waits for a lock, and how long those of its requests that are tried once more: one request that needs what
+/// somebody else's transaction holds, an id for example, holds up a third of all appends for so long. Another server has what it holds for
+/// milliseconds.
+pub(crate) const API_APPEND_LOCK_WAIT: (Duration, Duration) =
+    (Duration::from_millis(500), Duration::from_millis(50));
+
+/// How many times a statement of them may take what it may wait for a lock: a large group takes tens of milliseconds.
+pub(crate) const API_APPEND_STATEMENT_FACTOR: u32 = 10;
+
+/// How often a group may wait in vain until all that is left of it is told to come again: often enough to find the one that waits among
+/// thousands, or a few.
+pub(crate) const API_APPEND_LOCK_WAITS_MAX: u32 = 24;
 
 /// The longest `Idempotency-Key`: what the table has room for.
 pub(crate) const API_IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
@@ -243,6 +260,9 @@ pub(crate) const API_SWEEP_AFTER: usize = 4096;
 
 /// Bodies of requests that are in memory at the same time, in all: more are told to come again. Each is there twice while it is read.
 pub(crate) const API_BODIES_KIB_MAX: usize = 256 * 1024;
+
+/// The part of it that a principal can have: one of so many. The largest body that can be allowed fits into it.
+pub(crate) const API_BODIES_SHARES: usize = 4;
 
 /// How much of a body that is too large is still taken, so that its sender reads the refusal and does not find a broken connection.
 pub(crate) const API_DRAIN_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -1,30 +1,31 @@
 //! What a request says, read within its bounds and taken strictly: an unknown member is refused with its place, because it is a mistake
 //! that would go unnoticed otherwise.
 
+use std::marker::PhantomData;
 use std::ops::Deref;
 
 use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
-use axum::http::request::Parts;
+use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
-use serde::de::DeserializeOwned;
-use tokio::sync::OwnedSemaphorePermit;
+use serde::de::{DeserializeOwned, DeserializeSeed};
+use serde_path_to_error::Track;
 
 use super::{Code, Door, Problem};
 use crate::limits::{API_DRAIN_BYTES_MAX, API_DRAIN_TIMEOUT};
 
-/// A body of JSON.
+mod params;
+mod room;
+
+pub(crate) use self::params::{NamedParams, Params, PathParams, wrong_param};
+pub(crate) use self::room::{Bodies, Room};
+
+/// For whom room is taken where nobody but operators may send anything. It is the name of no principal.
+const OPERATORS: &str = "";
+
+/// A body of JSON that an operator sends.
 #[derive(Debug)]
 pub(crate) struct JsonBody<T>(pub(crate) T);
-
-/// The parameters of the query.
-#[derive(Debug)]
-pub(crate) struct Params<T>(pub(crate) T);
-
-/// The parameters of the path.
-#[derive(Debug)]
-pub(crate) struct PathParams<T>(pub(crate) T);
 
 impl<T: DeserializeOwned> FromRequest<Door> for JsonBody<T> {
     type Rejection = Problem;
@@ -32,29 +33,7 @@ impl<T: DeserializeOwned> FromRequest<Door> for JsonBody<T> {
     async fn from_request(request: Request, door: &Door) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
         refuse_other_types(&parts.headers)?;
-        from_json(&read(body, door).await?).map(Self)
-    }
-}
-
-impl<T: DeserializeOwned> FromRequestParts<Door> for Params<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &Door) -> Result<Self, Problem> {
-        match Query::try_from_uri(&parts.uri) {
-            Ok(Query(params)) => Ok(Self(params)),
-            Err(refused) => Err(Problem::malformed(refused.body_text())),
-        }
-    }
-}
-
-impl<T: DeserializeOwned + Send> FromRequestParts<Door> for PathParams<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
-        match Path::from_request_parts(parts, door).await {
-            Ok(Path(params)) => Ok(Self(params)),
-            Err(_) => Err(Problem::malformed("a part of the path is not as expected")),
-        }
+        from_json(&read(body, door, OPERATORS).await?).map(Self)
     }
 }
 
@@ -72,7 +51,7 @@ pub(crate) fn refuse_other_types(headers: &HeaderMap) -> Result<(), Problem> {
 #[derive(Debug)]
 pub(crate) struct Said {
     bytes: Vec<u8>,
-    room: Option<OwnedSemaphorePermit>,
+    room: Option<Room>,
 }
 
 impl Deref for Said {
@@ -83,10 +62,10 @@ impl Deref for Said {
     }
 }
 
-/// The whole body, within `api.request_bytes_max` and `api.request_timeout`.
-pub(crate) async fn read(mut body: Body, door: &Door) -> Result<Said, Problem> {
+/// The whole body, within `api.request_bytes_max` and `api.request_timeout`, for this principal.
+pub(crate) async fn read(mut body: Body, door: &Door, principal: &str) -> Result<Said, Problem> {
     let timeout = door.config.api.request_timeout;
-    let read = door.clock.timeout(timeout, read_to_end(&mut body, door)).await;
+    let read = door.clock.timeout(timeout, read_to_end(&mut body, door, principal)).await;
     let late = || Problem::new(Code::RequestTimeout, "the body did not come within api.request_timeout");
     let read = read.unwrap_or_else(|| Err(late()));
     if read.as_ref().is_err_and(|problem| problem.code() == Code::RequestTooLarge) {
@@ -95,7 +74,7 @@ pub(crate) async fn read(mut body: Body, door: &Door) -> Result<Said, Problem> {
     read
 }
 
-async fn read_to_end(body: &mut Body, door: &Door) -> Result<Said, Problem> {
+async fn read_to_end(body: &mut Body, door: &Door, principal: &str) -> Result<Said, Problem> {
     let bytes_max = door.config.api.request_bytes_max;
     let most = usize::try_from(bytes_max).unwrap_or(usize::MAX);
     let too_large = || {
@@ -115,28 +94,31 @@ async fn read_to_end(body: &mut Body, door: &Door) -> Result<Said, Problem> {
             return Err(too_large());
         }
         said.bytes.extend_from_slice(&data);
-        said.take_room(door)?;
+        said.take_room(door, principal)?;
     }
     Ok(said)
 }
 
 impl Said {
     /// Takes the room for what has come, as far as it has none.
-    fn take_room(&mut self, door: &Door) -> Result<(), Problem> {
-        let taken = self.room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let needed = self.bytes.len().div_ceil(1024);
-        let more = u32::try_from(needed.saturating_sub(taken)).unwrap_or(u32::MAX);
+    fn take_room(&mut self, door: &Door, principal: &str) -> Result<(), Problem> {
+        let taken = self.room.as_ref().map_or(0, Room::kib);
+        let needed = u32::try_from(self.bytes.len().div_ceil(1024)).unwrap_or(u32::MAX);
+        let more = needed.saturating_sub(taken);
         if more == 0 {
             return Ok(());
         }
-        let full =
-            |_| Problem::unavailable("the bodies of other requests fill the memory that there is for them");
-        let more = door.bodies.clone().try_acquire_many_owned(more).map_err(full)?;
+        let more = door.bodies.take(principal, more)?;
         match &mut self.room {
             Some(room) => room.merge(more),
             room => *room = Some(more),
         }
         Ok(())
+    }
+
+    /// The room, for what was made of this.
+    pub(crate) fn into_room(self) -> Option<Room> {
+        self.room
     }
 }
 
@@ -152,12 +134,18 @@ async fn drain(body: &mut Body) {
 
 /// What is not as expected is named by its place in the body.
 pub(crate) fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    from_json_with(PhantomData::<T>, bytes)
+}
+
+/// The same with something that knows more than the type.
+pub(crate) fn from_json_with<'de, S: DeserializeSeed<'de>>(
+    seed: S,
+    bytes: &'de [u8],
+) -> Result<S::Value, Problem> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let read = serde_path_to_error::deserialize(&mut reader);
-    let value = read.map_err(|error| {
-        let place = pointer(error.path());
-        refusal(place, error.inner())
-    })?;
+    let mut track = Track::new();
+    let read = seed.deserialize(serde_path_to_error::Deserializer::new(&mut reader, &mut track));
+    let value = read.map_err(|error| refusal(pointer(&track.path()), &error))?;
     reader.end().map_err(|error| refusal(String::new(), &error))?;
     Ok(value)
 }

@@ -37,7 +37,7 @@ mod stream;
 
 pub(crate) use self::append::prune;
 pub(crate) use self::auth::{Caller, Credential};
-pub(crate) use self::body::{JsonBody, Params, PathParams};
+pub(crate) use self::body::{JsonBody, NamedParams, Params, PathParams};
 pub(crate) use self::database::Database;
 pub(crate) use self::hub::Hub;
 pub(crate) use self::hub::waiting::Kind as Waiting;

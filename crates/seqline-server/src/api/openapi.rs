@@ -1,13 +1,15 @@
 //! The OpenAPI document: made from the code that answers, and completed here with what all answers have in common.
 
-use utoipa::openapi::path::{Operation, Parameter, PathItem};
-use utoipa::openapi::schema::{Schema, SchemaType, Type};
+use utoipa::openapi::header::Header;
+use utoipa::openapi::path::{Operation, Parameter, ParameterIn, PathItem};
+use utoipa::openapi::schema::{ObjectBuilder, Schema, SchemaType, Type};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::openapi::{Content, OpenApi, Ref, RefOr, ResponseBuilder};
+use utoipa::openapi::{Content, OpenApi, Ref, RefOr, Response, ResponseBuilder};
 use utoipa::{Modify, OpenApi as _};
 
 use super::Problem;
 use super::problem::{Document, Fault};
+use super::server::REQUEST_ID;
 
 /// The name by which operations say that a token is needed.
 pub(super) const TOKEN: &str = "token";
@@ -46,39 +48,81 @@ pub(super) fn base() -> OpenApi {
     Base::openapi()
 }
 
-/// Adds to each operation the refusals that every one of its kind can be answered with.
+/// Adds to each operation the refusals that every one of its kind can be answered with, and the headers that all answers have.
 pub(super) fn complete(mut openapi: OpenApi) -> OpenApi {
     for (path, item) in &mut openapi.paths.paths {
-        let has_parameters = path.contains('{');
-        for operation in operations(item) {
-            let mut statuses = vec!["500", "503"];
-            if operation.security.is_some() {
-                statuses.extend(["401", "403", "429"]);
-            }
-            if operation.parameters.as_ref().is_some_and(|parameters| !parameters.is_empty()) {
-                statuses.push("400");
-            }
-            if operation.request_body.is_some() {
-                statuses.extend(["400", "408", "413", "415", "422"]);
-            }
-            if has_parameters {
-                statuses.push("404");
-            }
+        for (changes, operation) in operations(item) {
             for parameter in operation.parameters.iter_mut().flatten() {
                 if let RefOr::T(parameter) = parameter {
                     forbid_null(parameter);
                 }
             }
-            // What operators ask can be more than how things are allows, and is checked more closely than by its form.
-            if operation.tags.as_ref().is_some_and(|tags| tags.iter().any(|tag| tag == OPERATORS)) {
-                statuses.extend(["409", "422"]);
-            }
-            for status in statuses {
+            for status in refusals(path, changes, operation) {
                 operation.responses.responses.entry(status.to_owned()).or_insert_with(|| refusal(status));
+            }
+            for (status, response) in &mut operation.responses.responses {
+                if let RefOr::T(response) = response {
+                    describe_headers(status, response);
+                }
             }
         }
     }
     openapi
+}
+
+/// What an operation can be refused with, beside what it says itself.
+fn refusals(path: &str, changes: bool, operation: &Operation) -> Vec<&'static str> {
+    let mut statuses = vec!["500", "503"];
+    let has = |place: ParameterIn| {
+        let mut parameters = operation.parameters.iter().flatten();
+        parameters.any(|parameter| matches!(parameter, RefOr::T(of) if of.parameter_in == place))
+    };
+    let is_of_operators = operation.tags.as_ref().is_some_and(|tags| tags.iter().any(|tag| tag == OPERATORS));
+    if operation.security.is_some() {
+        statuses.extend(["401", "429"]);
+    }
+    // Whoever only reads sees what it may see; all else needs a right.
+    if is_of_operators || changes {
+        statuses.push("403");
+    }
+    if operation.request_body.is_some() {
+        statuses.extend(["400", "408", "413", "415", "422"]);
+    }
+    if has(ParameterIn::Header) {
+        statuses.push("400");
+    }
+    if has(ParameterIn::Path) {
+        statuses.push("404");
+    }
+    if is_of_operators && has(ParameterIn::Query) {
+        statuses.push("422");
+    }
+    // What operators ask can be more than how things are allows. Jobs have a schema of their own, which can be missing.
+    if is_of_operators && (changes || path.starts_with("/v1/jobs")) {
+        statuses.push("409");
+    }
+    statuses
+}
+
+fn describe_headers(status: &str, response: &mut Response) {
+    let header = |kind: Type, description: &str| {
+        let mut header = Header::new(ObjectBuilder::new().schema_type(kind));
+        header.description = Some(description.to_owned());
+        RefOr::T(header)
+    };
+    let id = "The id of the request, by which the log of the server knows it.";
+    response.headers.insert(REQUEST_ID.to_string(), header(Type::String, id));
+    match status {
+        "401" => {
+            let how = header(Type::String, "`Bearer`: send a token.");
+            response.headers.insert("WWW-Authenticate".to_owned(), how);
+        }
+        "409" | "429" | "503" => {
+            let when = header(Type::Integer, "After how many seconds to come again, if that helps.");
+            response.headers.insert("Retry-After".to_owned(), when);
+        }
+        _ => {}
+    }
 }
 
 /// A parameter is there or not: a text has no null.
@@ -93,12 +137,14 @@ fn forbid_null(parameter: &mut Parameter) {
     }
 }
 
-fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+/// Each with whether it changes anything.
+fn operations(item: &mut PathItem) -> impl Iterator<Item = (bool, &mut Operation)> {
     let PathItem { get, put, post, delete, patch, .. } = item;
-    [get, put, post, delete, patch].into_iter().flatten()
+    let all = [(false, get), (true, put), (true, post), (true, delete), (true, patch)];
+    all.into_iter().filter_map(|(changes, operation)| Some((changes, operation.as_mut()?)))
 }
 
-fn refusal(status: &str) -> RefOr<utoipa::openapi::Response> {
+fn refusal(status: &str) -> RefOr<Response> {
     let description = match status {
         "400" => "The request cannot be read.",
         "401" => "No token, or one that is not valid.",

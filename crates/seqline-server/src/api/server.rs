@@ -15,7 +15,7 @@ use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::{self, HeaderName};
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{HeaderValue, Method, StatusCode, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -39,8 +39,10 @@ use crate::limits::{
 };
 use crate::metrics::catalogue;
 
+mod taken;
 mod unread;
 
+use taken::{Answers, Taken};
 use unread::Unread;
 
 /// The header by which an answer and what the log says of it can be found for each other.
@@ -117,18 +119,27 @@ async fn serve(stream: TcpStream, router: Router, door: &Door, stop: &Cancellati
         .max_header_list_size(u32::try_from(API_HEAD_BYTES_MAX).unwrap_or(u32::MAX))
         .keep_alive_interval(API_PING_INTERVAL)
         .keep_alive_timeout(keys.request_timeout);
-    let asked = Arc::new(Asked::default());
-    let counted = asked.clone();
+    let (asked, answers) = (Arc::new(Asked::default()), Answers::new(door.clock.clone()));
+    let (counted, watched) = (asked.clone(), answers.clone());
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
         let (router, under_way) = (router.clone(), UnderWay::begin(&counted));
+        // With an older version nothing but the connection holds an answer up, and that is watched itself.
+        let answers = (request.version() == Version::HTTP_2).then(|| watched.clone());
         async move {
             let Ok(response) = router.oneshot(request.map(Body::new)).await;
-            Ok::<_, std::convert::Infallible>(response.map(|body| Counted { body, _under_way: under_way }))
+            let watched = |body| match &answers {
+                Some(answers) => Body::new(Taken::new(body, answers)),
+                None => body,
+            };
+            let counted = |body| Counted { body: watched(body), _under_way: under_way };
+            Ok::<_, std::convert::Infallible>(response.map(counted))
         }
     });
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         _ = connection.as_mut() => return,
+        // Whoever takes nothing is not told that this ends, which it would not take either.
+        () = answers.untaken(keys.write_timeout) => return,
         () = stop.cancelled() => {}
         () = asked.ends(&door.clock, keys.request_timeout) => {}
     }
@@ -136,6 +147,7 @@ async fn serve(stream: TcpStream, router: Router, door: &Door, stop: &Cancellati
     // What is being answered is answered; one that was silent has nothing to wait for.
     tokio::select! {
         _ = connection.as_mut() => {}
+        () = answers.untaken(keys.write_timeout) => {}
         () = asked.ends(&door.clock, keys.request_timeout) => {}
     }
 }

@@ -15,6 +15,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
 use super::append::Appender;
+use super::body::Bodies;
 use super::database::Database;
 use super::hub::Hub;
 use super::hub::reader::Reader;
@@ -24,9 +25,7 @@ use super::limiter::Limiter;
 use super::permissions::Permissions;
 use super::{Code, Position, Problem};
 use crate::config::Config;
-use crate::limits::{
-    API_BODIES_KIB_MAX, API_DURABLE_WAITS_MAX, API_HEAD_WAIT_MAX, API_OPERATORS_MAX, API_RETRY_AFTER,
-};
+use crate::limits::{API_DURABLE_WAITS_MAX, API_HEAD_WAIT_MAX, API_OPERATORS_MAX, API_RETRY_AFTER};
 use crate::metrics::{Metrics, catalogue};
 use crate::ops::Health;
 
@@ -162,8 +161,8 @@ pub(crate) struct Door {
     pub(crate) clock: Clock,
     /// How often who may ask.
     pub(crate) limiter: Arc<Limiter>,
-    /// Room for bodies of requests, in KiB.
-    pub(crate) bodies: Arc<Semaphore>,
+    /// Room for bodies of requests.
+    pub(crate) bodies: Bodies,
     /// Whom else it believes.
     pub(super) jwt: Option<JwtVerifier>,
     health: Health,
@@ -185,7 +184,7 @@ impl Door {
             config: Arc::new(config.clone()),
             clock: clock.clone(),
             limiter: Arc::new(Limiter::new(&config.api, clock)),
-            bodies: Arc::new(Semaphore::new(API_BODIES_KIB_MAX)),
+            bodies: Bodies::new(),
             health: health.clone(),
             requests: metrics.count(&catalogue::API_REQUESTS),
             behind: Arc::default(),

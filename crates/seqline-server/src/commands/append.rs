@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::cli::{AppendArgs, DatabaseArgs, MemberArgs};
 use crate::failure::Failure;
 use crate::limits::{NUMBER_POLL_INTERVAL, NUMBER_WAIT_MAX};
+use crate::sqlstate;
 use crate::{connect, output};
 
 #[derive(Serialize)]
@@ -68,7 +69,6 @@ impl Number {
 
 /// The number of an event, for which it waits a little: a sequencer that runs takes milliseconds.
 async fn number(pool: &sqlx::PgPool, id: Uuid) -> Result<Number, Failure> {
-    const INSUFFICIENT_PRIVILEGE: &str = "42501";
     let clock = Clock::system();
     let mut connection = pool.acquire().await.map_err(seqline::DatabaseError::from)?;
     let until_there = async {
@@ -76,7 +76,9 @@ async fn number(pool: &sqlx::PgPool, id: Uuid) -> Result<Number, Failure> {
             match seqline::read::seq_of(&mut connection, id).await {
                 Ok(Some(seq)) => return Ok(Number::Is(seq)),
                 Ok(None) => clock.sleep(NUMBER_POLL_INTERVAL).await,
-                Err(error) if error.sqlstate() == Some(INSUFFICIENT_PRIVILEGE) => return Ok(Number::Hidden),
+                Err(error) if error.sqlstate() == Some(sqlstate::INSUFFICIENT_PRIVILEGE) => {
+                    return Ok(Number::Hidden);
+                }
                 Err(error) => return Err(error.into()),
             }
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use seqline::Clock;
-use seqline::maintenance::Maintenance;
+use seqline::maintenance::{Maintenance, MaintenanceConfig};
 
 use crate::cli::{DatabaseArgs, PartitionsAction, PartitionsArgs};
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: PartitionsArgs) -> Result
     let pool = connect::pool(&connect::options(database)?, 1).await?;
     let report = match args.action {
         None => return list(&pool, args.json).await,
-        Some(PartitionsAction::Ensure) => partitions::ensure(pool).await?,
+        Some(PartitionsAction::Ensure) => partitions::ensure(pool, MaintenanceConfig::default()).await?,
         Some(PartitionsAction::Maintain(retention)) => {
             Maintenance::new(pool, retention.config(), Clock::system()).run().await?
         }

@@ -14,6 +14,7 @@ use crate::failure::Failure;
 use crate::limits::ROUND_WAIT_MAX;
 use crate::output;
 use crate::output::{count, grouped};
+use crate::sqlstate;
 
 pub(crate) async fn run(database: &DatabaseArgs, args: RestoreArgs) -> Result<(), Failure> {
     let mut connection = connect(database).await?;
@@ -159,17 +160,16 @@ fn print(
 }
 
 fn failed(error: EpochError) -> Failure {
-    const LOCK_NOT_AVAILABLE: &str = "55P03";
     const READ_ONLY: &str = "25006";
     match error {
         EpochError::Refused { message, hint: Some(hint), .. } => {
             Failure::Refused(format!("{message}. {}", hint.trim_end_matches('.')))
         }
         EpochError::Database(error) => match error.sqlstate() {
-            Some(LOCK_NOT_AVAILABLE) if error.to_string().starts_with("numbering lock") => {
+            Some(sqlstate::LOCK_NOT_AVAILABLE) if error.to_string().starts_with("numbering lock") => {
                 Failure::Unavailable(format!("{error}: nothing was changed, try again"))
             }
-            Some(LOCK_NOT_AVAILABLE) => Failure::Unavailable(format!(
+            Some(sqlstate::LOCK_NOT_AVAILABLE) => Failure::Unavailable(format!(
                 "a round of a consumer has not ended for {}s: nothing was changed, try again",
                 ROUND_WAIT_MAX.as_secs()
             )),

@@ -9,6 +9,7 @@ use seqline::status::Staged;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
+use crate::sqlstate;
 use crate::store;
 use crate::store::metrics::{DatabaseFacts, JobFacts};
 
@@ -67,13 +68,13 @@ pub(super) async fn read(
 
 /// What a role may not see, or what is not there, is no failure of the rest.
 fn unless_forbidden<T>(result: Result<T, DatabaseError>) -> Result<Option<T>, DatabaseError> {
-    const INSUFFICIENT_PRIVILEGE: &str = "42501";
-    const UNDEFINED: [&str; 3] = ["3F000", "42P01", "42704"];
+    const UNDEFINED: [&str; 3] =
+        [sqlstate::UNDEFINED_SCHEMA, sqlstate::UNDEFINED_TABLE, sqlstate::UNDEFINED_OBJECT];
     match result {
         Err(error)
-            if error
-                .sqlstate()
-                .is_some_and(|code| code == INSUFFICIENT_PRIVILEGE || UNDEFINED.contains(&code)) =>
+            if error.sqlstate().is_some_and(|code| {
+                code == sqlstate::INSUFFICIENT_PRIVILEGE || UNDEFINED.contains(&code)
+            }) =>
         {
             Ok(None)
         }

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::Refusal;
 use crate::failure::Failure;
+use crate::sqlstate;
 use crate::{jobs, store};
 
 /// A job.
@@ -217,11 +218,10 @@ impl Jobs {
 }
 
 fn refused(error: Error, id: i64) -> Refusal {
-    const UNIQUE_VIOLATION: &str = "23505";
     match error {
         Error::NotFound(_) => unknown(id),
         Error::Database(error) => match DatabaseError::from(error) {
-            error if error.sqlstate() == Some(UNIQUE_VIOLATION) => Refusal::Conflict(format!(
+            error if error.sqlstate() == Some(sqlstate::UNIQUE_VIOLATION) => Refusal::Conflict(format!(
                 "job {id} is not needed any more: another one of its kind is there for the same interval"
             )),
             error => error.into(),

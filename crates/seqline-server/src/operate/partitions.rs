@@ -11,6 +11,7 @@ use sqlx::{PgConnection, PgPool};
 use utoipa::ToSchema;
 
 use super::Refusal;
+use crate::sqlstate;
 
 /// A partition.
 #[derive(Debug, Serialize, ToSchema)]
@@ -122,19 +123,17 @@ pub(crate) async fn list(connection: &mut PgConnection) -> Result<Vec<(Row, Hold
 /// Who keeps what. Nothing where that cannot be seen: as a role that only reads, and in an older schema, in which retention does not
 /// wait.
 pub(crate) async fn holdings(connection: &mut PgConnection) -> Result<Vec<Holding>, Refusal> {
-    const INSUFFICIENT_PRIVILEGE: &str = "42501";
-    const UNDEFINED_FUNCTION: &str = "42883";
     match holders(connection).await {
         Ok(holdings) => Ok(holdings),
         Err(error) => match error.sqlstate() {
-            Some(INSUFFICIENT_PRIVILEGE | UNDEFINED_FUNCTION) => Ok(Vec::new()),
+            Some(sqlstate::INSUFFICIENT_PRIVILEGE | sqlstate::UNDEFINED_FUNCTION) => Ok(Vec::new()),
             _ => Err(error.into()),
         },
     }
 }
 
 /// Creates those that are missing ahead of the head.
-pub(crate) async fn ensure(pool: PgPool) -> Result<MaintenanceReport, Refusal> {
-    let maintenance = Maintenance::new(pool, MaintenanceConfig::default(), Clock::system());
+pub(crate) async fn ensure(pool: PgPool, config: MaintenanceConfig) -> Result<MaintenanceReport, Refusal> {
+    let maintenance = Maintenance::new(pool, config, Clock::system());
     Ok(MaintenanceReport { created: maintenance.ensure().await?, ..Default::default() })
 }

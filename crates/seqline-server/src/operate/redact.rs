@@ -7,9 +7,10 @@ use sqlx::PgTransaction;
 use utoipa::ToSchema;
 use uuid::Uuid;
 
-use super::Refusal;
 use super::consumers::done;
+use super::{Refusal, with_hint};
 use crate::limits::ROUND_WAIT_MAX;
+use crate::sqlstate;
 
 /// What is taken out of the log: what these events say.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,21 +99,21 @@ fn report(what: &What, redaction: Redaction, done: bool) -> Report {
 }
 
 fn refusal(error: RedactError) -> Refusal {
-    const LOCK_NOT_AVAILABLE: &str = "55P03";
     match error {
         RedactError::Refused { rule, message, hint } => {
-            let message = match hint {
-                Some(hint) => format!("{message}. {}", hint.trim_end_matches('.')),
-                None => message,
-            };
-            match rule.as_str() {
+            let (message, of_command) = with_hint(message, hint.as_deref());
+            let refusal = match rule.as_str() {
                 "audit_why" => Refusal::Invalid { member: "reason", message },
                 "redact_resource" => Refusal::Invalid { member: "resource_id", message },
                 _ => Refusal::Conflict(message),
+            };
+            match of_command {
+                Some(hint) => refusal.with_command(hint),
+                None => refusal,
             }
         }
         RedactError::ReadOnly { message } => Refusal::ReadOnly(message),
-        RedactError::Database(error) if error.sqlstate() == Some(LOCK_NOT_AVAILABLE) => {
+        RedactError::Database(error) if error.sqlstate() == Some(sqlstate::LOCK_NOT_AVAILABLE) => {
             Refusal::Busy(format!(
                 "somebody else redacts the same for {}s: nothing was changed, try again",
                 ROUND_WAIT_MAX.as_secs()

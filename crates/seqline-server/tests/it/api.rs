@@ -4,11 +4,13 @@ mod append;
 mod client;
 mod described;
 mod faults;
+mod groups;
 mod idempotency;
 mod operate;
 mod reference;
 mod silent;
 mod who;
+mod windows;
 
 use seqline::access::{NewPrincipal, PrincipalKind, Rights, create_principal, create_token};
 use seqline_testkit::{FaultProxy, Role, TestDb};

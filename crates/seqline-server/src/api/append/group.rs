@@ -4,14 +4,16 @@ use std::ops::Range;
 use std::time::Duration;
 
 use seqline::{AppendError, CommitError, DatabaseError, NewEvent, commit};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 
 use super::stage::stage;
-use super::{Appended, Asked, Idempotency, Place};
+use super::{Appended, Asked, Held, Idempotency, Place};
 use crate::api::database::Database;
 use crate::api::{Code, Problem};
-use crate::failure;
-use crate::limits::API_RETRY_AFTER;
+use crate::limits::{
+    API_APPEND_LOCK_WAIT, API_APPEND_LOCK_WAITS_MAX, API_APPEND_STATEMENT_FACTOR, API_RETRY_AFTER,
+};
+use crate::{failure, sqlstate, store};
 
 /// Requests that are appended together.
 pub(super) struct Group {
@@ -27,7 +29,19 @@ pub(super) struct Request {
     /// Its events among those of the group.
     pub(super) events: Range<usize>,
     answer: oneshot::Sender<Result<Appended, Problem>>,
-    _waiting: OwnedSemaphorePermit,
+    _held: Held,
+}
+
+impl Request {
+    fn refuse(self, error: &AppendError, event: Option<usize>) {
+        let refusal = refusal(error, self.place, self.events.len(), event);
+        self.answer(Err(refusal));
+    }
+
+    fn answer(self, outcome: Result<Appended, Problem>) {
+        // Whoever has gone need not be told.
+        let _ = self.answer.send(outcome);
+    }
 }
 
 /// What came of each request.
@@ -37,75 +51,142 @@ type Outcomes = Vec<Result<Appended, Problem>>;
 pub(super) enum Refused {
     /// Something is wrong with a request, and the others may be good.
     Request(AppendError),
+    /// The same, and it is known with which, by its place among them.
+    This { request: usize, because: Because },
     /// Something that has nothing to do with what was asked.
     Everything(Problem),
+}
+
+/// What is wrong with a request.
+pub(super) enum Because {
+    /// One of its events breaks a rule.
+    Event { index: usize, error: AppendError },
+    /// Another may be to blame: it is tried alone.
+    Unclear,
 }
 
 impl Group {
     pub(super) fn new(asked: Vec<Asked>) -> Self {
         let (mut requests, mut events) = (Vec::with_capacity(asked.len()), Vec::new());
-        for Asked { events: of_request, place, idempotency, answer, _waiting } in asked {
+        for Asked { events: of_request, place, idempotency, answer, _held } in asked {
             let begin = events.len();
             events.extend(of_request);
-            requests.push(Request { place, idempotency, events: begin..events.len(), answer, _waiting });
+            requests.push(Request { place, idempotency, events: begin..events.len(), answer, _held });
         }
         Self { requests, events }
     }
 
-    /// Appends all of them and tells each what came of it.
+    /// Appends all of them and tells each what came of it, as soon as that is known.
+    ///
+    /// When one of them is wrong the others are tried again: without it if it is known which one it is, and in two halves if not. Whatever
+    /// concerns all of them ends it.
     pub(super) async fn append(self, database: &Database, retention: Duration) {
-        if self.requests.is_empty() {
-            return;
-        }
-        let all = Box::pin(attempt(database, &self.requests, &self.events, retention)).await;
-        let outcomes = match all {
-            Ok(outcomes) => outcomes,
-            Err(Refused::Everything(problem)) => vec![Err(problem); self.requests.len()],
-            Err(Refused::Request(error)) if self.requests.len() == 1 => {
-                vec![Err(refusal(&error, self.requests[0].place, self.requests[0].events.len()))]
+        let Self { requests, events } = self;
+        let mut to_try = vec![requests];
+        let mut waits = Waits::default();
+        while let Some(mut requests) = to_try.pop() {
+            if requests.is_empty() {
+                continue;
             }
-            Err(Refused::Request(_)) => {
-                let mut outcomes = Vec::with_capacity(self.requests.len());
-                for request in &self.requests {
-                    outcomes.push(self.append_alone(request, database, retention).await);
+            let tried = Box::pin(attempt(database, &requests, &events, retention, waits.limit())).await;
+            match tried {
+                Ok(outcomes) => {
+                    for (request, outcome) in requests.into_iter().zip(outcomes) {
+                        request.answer(outcome);
+                    }
                 }
-                outcomes
+                Err(Refused::This { request, because }) if request < requests.len() => {
+                    let wrong = requests.remove(request);
+                    match because {
+                        Because::Event { index, error } => wrong.refuse(&error, Some(index)),
+                        Because::Unclear => to_try.push(vec![wrong]),
+                    }
+                    to_try.push(requests);
+                }
+                Err(Refused::Request(error)) => {
+                    waits.note(&error);
+                    if waits.are_too_many() {
+                        let problem = Problem::unavailable(WAITS);
+                        to_try.push(requests);
+                        return give_up(to_try, &problem);
+                    }
+                    let behind = requests.split_off(requests.len() / 2);
+                    if requests.is_empty() {
+                        behind.into_iter().for_each(|request| request.refuse(&error, None));
+                    } else {
+                        to_try.extend([behind, requests]);
+                    }
+                }
+                Err(Refused::This { .. }) => {
+                    let problem = Problem::internal("append", &"a request that is wrong is not there");
+                    give_up(vec![requests], &problem);
+                }
+                Err(Refused::Everything(problem)) => {
+                    give_up(vec![requests], &problem);
+                    // Those that were not tried are not in doubt.
+                    let problem = match problem.code() {
+                        Code::OutcomeUnknown => Problem::unavailable("the events could not be appended now"),
+                        _ => problem,
+                    };
+                    return give_up(to_try, &problem);
+                }
             }
-        };
-        for (request, outcome) in self.requests.into_iter().zip(outcomes) {
-            // Whoever has gone need not be told.
-            let _ = request.answer.send(outcome);
-        }
-    }
-
-    async fn append_alone(
-        &self,
-        request: &Request,
-        database: &Database,
-        retention: Duration,
-    ) -> Result<Appended, Problem> {
-        let requests = std::slice::from_ref(request);
-        let alone = Box::pin(attempt(database, requests, &self.events, retention)).await;
-        match alone {
-            Ok(outcomes) => outcomes.into_iter().next().unwrap_or_else(|| {
-                Err(Problem::internal("append", &"a request that was appended has no outcome"))
-            }),
-            Err(Refused::Everything(problem)) => Err(problem),
-            Err(Refused::Request(error)) => Err(refusal(&error, request.place, request.events.len())),
         }
     }
 }
 
-/// Tries to append these requests, whose events are among `events`, in one transaction.
+fn give_up(requests: Vec<Vec<Request>>, problem: &Problem) {
+    for request in requests.into_iter().flatten() {
+        request.answer(Err(problem.clone()));
+    }
+}
+
+/// Said to a request that waited for somebody else's transaction.
+const WAITS: &str =
+    "another transaction holds what these events need, an id or a key of a request for example";
+
+/// How often a group waited in vain for a lock.
+#[derive(Debug, Default)]
+struct Waits(u32);
+
+impl Waits {
+    fn note(&mut self, error: &AppendError) {
+        if let AppendError::Database(error) = error
+            && has_waited(error)
+        {
+            self.0 += 1;
+        }
+    }
+
+    /// Whoever is tried once more has waited before.
+    fn limit(&self) -> Duration {
+        let (first, again) = API_APPEND_LOCK_WAIT;
+        if self.0 == 0 { first } else { again }
+    }
+
+    fn are_too_many(&self) -> bool {
+        self.0 > API_APPEND_LOCK_WAITS_MAX
+    }
+}
+
+/// Whether it ended because it took too long.
+fn has_waited(error: &DatabaseError) -> bool {
+    matches!(error.sqlstate(), Some(sqlstate::LOCK_NOT_AVAILABLE | sqlstate::QUERY_CANCELED))
+}
+
+/// Tries to append these requests, whose events are among `events`, in one transaction that waits for a lock only so long.
 async fn attempt(
     database: &Database,
     requests: &[Request],
     events: &[NewEvent],
     retention: Duration,
+    lock_wait: Duration,
 ) -> Result<Outcomes, Refused> {
     let mut lease = database.lease().await?;
     let begun = async {
         let mut tx = lease.begin().await?;
+        // Numbering is waited for by its own setting, and no statement runs in COMMIT.
+        store::operate::bound(&mut tx, lock_wait, lock_wait * API_APPEND_STATEMENT_FACTOR).await?;
         let staged = stage(&mut tx, requests, events, retention).await?;
         Ok::<_, Refused>((tx, staged))
     };
@@ -176,10 +257,10 @@ fn outcome_unknown() -> Problem {
     .retry_after(API_RETRY_AFTER)
 }
 
-/// Why a request that was tried alone is refused.
-fn refusal(error: &AppendError, place: Place, events: usize) -> Problem {
+/// Why a request is refused. `event` is which of its events is wrong, if that is known and not in the error.
+fn refusal(error: &AppendError, place: Place, events: usize, event: Option<usize>) -> Problem {
     match error {
-        AppendError::Invalid(invalid) => match invalid.position() {
+        AppendError::Invalid(invalid) => match event.or_else(|| invalid.position()) {
             Some(index) => place.refusal(index, invalid),
             None if events == 1 => place.refusal(0, invalid),
             None => place.refusal_of_all(invalid.to_string()),
@@ -194,6 +275,7 @@ fn refusal(error: &AppendError, place: Place, events: usize) -> Problem {
         AppendError::ReadOnly { .. } => {
             Problem::new(Code::ReadOnly, "the log is read only for maintenance").retry_after(API_RETRY_AFTER)
         }
+        AppendError::Database(error) if has_waited(error) => Problem::unavailable(WAITS),
         AppendError::Database(error) if error.is_retryable() => {
             Problem::unavailable("the events could not be appended now")
         }
@@ -221,16 +303,17 @@ impl From<sqlx::Error> for Refused {
 
 impl From<AppendError> for Refused {
     fn from(error: AppendError) -> Self {
-        /// Each would wait for what the other holds: one after the other they do not.
-        const DEADLOCK: &str = "40P01";
         match error {
-            AppendError::Database(error) if error.sqlstate() == Some(DEADLOCK) => {
+            // Each would wait for what the other holds, or one of them for somebody else: the others do not.
+            AppendError::Database(error)
+                if error.sqlstate() == Some(sqlstate::DEADLOCK_DETECTED) || has_waited(&error) =>
+            {
                 Self::Request(AppendError::Database(error))
             }
             AppendError::Database(error) if error.is_retryable() || error.sqlstate().is_none() => {
                 Self::Everything(error.into())
             }
-            AppendError::ReadOnly { .. } => Self::Everything(refusal(&error, Place::Body, 1)),
+            AppendError::ReadOnly { .. } => Self::Everything(refusal(&error, Place::Body, 1, None)),
             error => Self::Request(error),
         }
     }

@@ -2,8 +2,8 @@
 //!
 //! A transaction costs about the same for one event and for a hundred, so what waits is appended together, up to a bound, by a few groups
 //! at once. Nobody waits for a group to become full. What is promised of a single request is kept: its events follow each other in the
-//! log, all of them or none, and what is wrong with one request is no other's affair. When a group is refused each of its requests is
-//! tried alone.
+//! log, all of them or none, and what is wrong with one request is no other's affair: the others are tried again without it. One that
+//! waits for somebody else's transaction holds the others up for a moment, and is told to come again.
 //!
 //! Whoever goes away before the answer changes nothing: a request that was handed over is appended or not as a whole, and one with an
 //! `Idempotency-Key` is answered the same when it comes again.
@@ -11,6 +11,7 @@
 //! `event` makes events of what was sent, `queue` decides who goes next, both without I/O; `group` has the transaction, and `stage` what is done in
 //! it.
 
+mod batch;
 mod event;
 mod group;
 mod idempotency;
@@ -29,11 +30,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+pub(super) use self::batch::BatchSeed;
 pub(super) use self::event::{EventBody, Place, Sender};
 use self::group::Group;
 pub(super) use self::idempotency::{Idempotency, KeyHeader};
 use self::queue::{Queue, Waiting};
 use super::Problem;
+use super::body::Room;
 use super::database::Database;
 use crate::limits::{API_APPEND_GROUPS_MAX, API_KEYS_PRUNED_AT_ONCE};
 use crate::{config, store};
@@ -45,7 +48,13 @@ pub(super) struct Asked {
     place: Place,
     idempotency: Option<Idempotency>,
     answer: oneshot::Sender<Result<Appended, Problem>>,
+    _held: Held,
+}
+
+/// What a request takes until it is answered, whether anybody still waits for that or not: a place in the queue, and the room of its body.
+struct Held {
     _waiting: OwnedSemaphorePermit,
+    _room: Option<Room>,
 }
 
 /// What was appended for a request.
@@ -75,18 +84,21 @@ impl Appender {
         Self { asked, places: Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS))) }
     }
 
-    /// Appends the events of one request, in their order. A dropped future leaves it open whether they are appended.
+    /// Appends the events of one request, in their order. A dropped future leaves it open whether they are appended. `room` is what they
+    /// take.
     pub(super) async fn append(
         &self,
         events: Vec<NewEvent>,
         place: Place,
         idempotency: Option<Idempotency>,
+        room: Option<Room>,
     ) -> Result<Appended, Problem> {
         let busy =
             || Problem::unavailable("more requests wait to be appended than api.append_queue_max allows");
         let waiting = self.places.clone().try_acquire_owned().map_err(|_| busy())?;
         let (answer, answered) = oneshot::channel();
-        let asked = Asked { events, place, idempotency, answer, _waiting: waiting };
+        let held = Held { _waiting: waiting, _room: room };
+        let asked = Asked { events, place, idempotency, answer, _held: held };
         let gone = || Problem::internal("append", &"what appends has ended");
         self.asked.send(asked).map_err(|_| gone())?;
         answered.await.unwrap_or_else(|_| Err(gone()))

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use seqline::{NewEvent, append};
+use seqline::{AppendError, NewEvent, append};
 use sqlx::PgTransaction;
 use uuid::Uuid;
 
-use super::group::{Refused, Request};
+use super::group::{Because, Refused, Request};
 use super::queue::Key;
 use super::{Appended, Idempotency};
 use crate::api::{Code, Problem};
@@ -65,18 +65,49 @@ pub(super) async fn stage(
     let new: Vec<(&Request, &Range<usize>)> = requests.iter().zip(&staged).filter_map(new).collect();
     let ids = match (new.first(), new.last()) {
         // As a rule all are new, and their events lie beside each other.
-        (Some((first, _)), Some((last, _))) if new.len() == requests.len() => {
-            append(tx, &events[first.events.start..last.events.end]).await?
+        (Some((first, _)), Some((last, _))) if last.events.end - first.events.start == count => {
+            append(tx, &events[first.events.start..last.events.end]).await
         }
         (Some(_), Some(_)) => {
             let events: Vec<NewEvent> =
                 new.iter().flat_map(|(request, _)| &events[request.events.clone()]).cloned().collect();
-            append(tx, &events).await?
+            append(tx, &events).await
         }
-        _ => Vec::new(),
+        _ => Ok(Vec::new()),
     };
+    let ids = ids.map_err(|error| blamed(error, requests, &staged, events))?;
     keep(tx, &new, &ids).await?;
     Ok(Stage { requests: staged, ids })
+}
+
+/// Which request an event is of that was refused, as far as that is known.
+fn blamed(error: AppendError, requests: &[Request], staged: &[Staged], events: &[NewEvent]) -> Refused {
+    match &error {
+        AppendError::Invalid(invalid) => {
+            let found = invalid.position().and_then(|position| {
+                let range_of = |staged: &Staged| match staged {
+                    Staged::Appended(range) if range.contains(&position) => Some(position - range.start),
+                    _ => None,
+                };
+                staged.iter().enumerate().find_map(|(request, staged)| Some((request, range_of(staged)?)))
+            });
+            match found {
+                Some((request, index)) => Refused::This { request, because: Because::Event { index, error } },
+                None => error.into(),
+            }
+        }
+        // Alone it is known whether it is in the log. Two requests of this group can have the same id: then the first one has it.
+        AppendError::DuplicateId { id: Some(id), .. } if requests.len() > 1 => {
+            let has_id = |request: &Request| {
+                events[request.events.clone()].iter().any(|event| event.id() == Some(*id))
+            };
+            match requests.iter().rposition(has_id) {
+                Some(request) => Refused::This { request, because: Because::Unclear },
+                None => error.into(),
+            }
+        }
+        _ => error.into(),
+    }
 }
 
 fn new<'a>((request, staged): (&'a Request, &'a Staged)) -> Option<(&'a Request, &'a Range<usize>)> {

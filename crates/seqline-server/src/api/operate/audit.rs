@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Operator, PageParams, after, limit};
-use crate::api::{Door, Params, Problem};
+use crate::api::{Door, NamedParams, Problem};
 use crate::limits::AUDIT_LIST_MAX;
 use crate::operate::audit::{self, Row};
 
@@ -39,7 +39,10 @@ struct AuditPage {
     params(PageParams),
     responses((status = 200, description = "What people did.", body = AuditPage))
 )]
-async fn list(operator: Operator, Params(page): Params<PageParams>) -> Result<Json<AuditPage>, Problem> {
+async fn list(
+    operator: Operator,
+    NamedParams(page): NamedParams<PageParams>,
+) -> Result<Json<AuditPage>, Problem> {
     let (before, limit) = (after(page.after.as_deref())?, limit(page.limit, AUDIT_LIST_MAX)?);
     let found = operator.look(async |work| audit::list(work, before, limit).await);
     let (entries, more) = found.await?;

@@ -8,8 +8,9 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{InPath, Operator, after, checked_reason, checked_text, invalid, limit};
-use crate::api::{Door, JsonBody, Params, Problem};
+use super::{Operator, after, checked_reason, checked_text, limit};
+use crate::api::body::wrong_param;
+use crate::api::{Door, JsonBody, NamedParams, PathParams, Problem};
 use crate::limits::JOBS_LIST_MAX;
 use crate::operate::Refusal;
 use crate::operate::jobs::{Jobs, Row, Wanted};
@@ -73,11 +74,14 @@ struct JobPage {
     params(JobParams),
     responses((status = 200, description = "Jobs.", body = JobPage))
 )]
-async fn list(operator: Operator, Params(params): Params<JobParams>) -> Result<Json<JobPage>, Problem> {
+async fn list(
+    operator: Operator,
+    NamedParams(params): NamedParams<JobParams>,
+) -> Result<Json<JobPage>, Problem> {
     let state = params.state.as_deref().map(JobState::try_from).transpose();
     let state = state.map_err(|_| {
         let all: Vec<&str> = JobState::ALL.iter().map(|state| state.as_str()).collect();
-        invalid(format!("state is one of {}", all.join(", ")))
+        wrong_param("state", format!("expected one of {}", all.join(", ")))
     })?;
     let wanted = Wanted {
         state,
@@ -104,7 +108,7 @@ async fn list(operator: Operator, Params(params): Params<JobParams>) -> Result<J
     params(("id" = i64, Path, description = "Its number.")),
     responses((status = 200, description = "The job.", body = Row))
 )]
-async fn show(operator: Operator, InPath(id): InPath<i64>) -> Result<Json<Row>, Problem> {
+async fn show(operator: Operator, PathParams(id): PathParams<i64>) -> Result<Json<Row>, Problem> {
     let found = operator.look(async |work| operator.jobs(work).await?.show(work, id).await);
     Ok(Json(Row::of(&found.await?)))
 }
@@ -133,7 +137,7 @@ struct JobChange {
 )]
 async fn retry(
     operator: Operator,
-    InPath(id): InPath<i64>,
+    PathParams(id): PathParams<i64>,
     JsonBody(body): JsonBody<JobChange>,
 ) -> Result<Json<Row>, Problem> {
     let why = checked_reason(body.reason.as_deref())?;
@@ -156,7 +160,7 @@ async fn retry(
 )]
 async fn discard(
     operator: Operator,
-    InPath(id): InPath<i64>,
+    PathParams(id): PathParams<i64>,
     JsonBody(body): JsonBody<JobChange>,
 ) -> Result<Json<Row>, Problem> {
     let why = checked_reason(body.reason.as_deref())?;

@@ -12,17 +12,20 @@ mod partitions;
 mod place;
 mod redactions;
 
-use axum::extract::{FromRequestParts, Path};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use seqline::DatabaseError;
 use seqline::consumer::Mode;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use sqlx::PgTransaction;
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 
+use super::body::wrong_param;
 use super::{Api, Caller, Code, Door, Problem};
 use crate::limits::{API_OPERATORS_WAIT, API_RETRY_AFTER, ROUND_WAIT_MAX};
 use crate::operate::{Refusal, commit};
@@ -66,6 +69,11 @@ impl Operator {
         }
     }
 
+    /// How long it may take. Waiting for a round is part of its statement.
+    fn limit(&self) -> Duration {
+        ROUND_WAIT_MAX + self.api.config.database.statement_timeout
+    }
+
     /// Looks at something, in a transaction.
     async fn look<T>(
         &self,
@@ -88,9 +96,10 @@ impl Operator {
         work: impl AsyncFnOnce(&mut PgTransaction<'_>) -> Result<T, Refusal>,
     ) -> Result<T, Problem> {
         let _place = self.place().await?;
-        // Waiting for a round is part of its statement.
-        let limit = ROUND_WAIT_MAX + self.api.config.database.statement_timeout;
+        let limit = self.limit();
         let mut lease = self.api.database.lease().await?;
+        // From then on it is not known what becomes of it.
+        let commits = AtomicBool::new(false);
         let worked = async {
             let mut transaction = lease.begin().await?;
             store::operate::bound(&mut transaction, ROUND_WAIT_MAX, limit)
@@ -101,7 +110,10 @@ impl Operator {
             }
             let worked = work(&mut transaction).await;
             match &worked {
-                Ok(_) => commit(transaction).await?,
+                Ok(_) => {
+                    commits.store(true, Ordering::Relaxed);
+                    commit(transaction).await?;
+                }
                 Err(_) => transaction.rollback().await.map_err(DatabaseError::from)?,
             }
             worked
@@ -110,13 +122,35 @@ impl Operator {
         let worked = self.api.clock.timeout(limit, worked).await;
         match worked {
             Some(Err(Refusal::Database(error))) => Err(error.into()),
+            Some(Err(Refusal::OutcomeUnknown(error))) => {
+                tracing::warn!(error = %error, "connection lost while a change of an operator was committed");
+                Err(undecided(principal))
+            }
             Some(worked) => {
                 lease.done();
                 Ok(worked?)
             }
+            None if commits.load(Ordering::Relaxed) => Err(undecided(principal)),
             None => Err(Problem::unavailable("the database does not answer")),
         }
     }
+}
+
+/// Said when a transaction may have committed. Whoever only looked has lost nothing.
+fn undecided(principal: Option<&str>) -> Problem {
+    match principal {
+        Some(_) => outcome_unknown(),
+        None => Problem::unavailable("the database does not answer"),
+    }
+}
+
+fn outcome_unknown() -> Problem {
+    Problem::new(
+        Code::OutcomeUnknown,
+        "the connection to the database was lost while the change was committed: it is done as a whole or not at all. Look at what is there \
+         before you ask for it again; the audit log says what was done",
+    )
+    .retry_after(API_RETRY_AFTER)
 }
 
 impl From<Refusal> for Problem {
@@ -132,21 +166,10 @@ impl From<Refusal> for Problem {
             Refusal::Unavailable(message) => Self::unavailable(message),
             Refusal::ReadOnly(message) => Self::new(Code::ReadOnly, message).retry_after(API_RETRY_AFTER),
             Refusal::Database(error) => error.into(),
+            Refusal::OutcomeUnknown(_) => outcome_unknown(),
+            // Whoever asks over HTTP has no command.
+            Refusal::WithCommand { refusal, .. } => (*refusal).into(),
             Refusal::Other(failure) => Self::internal("operate", &failure.message().unwrap_or_default()),
-        }
-    }
-}
-
-/// What is in a path. Something of another form does not exist.
-struct InPath<T>(T);
-
-impl<T: DeserializeOwned + Send> FromRequestParts<Door> for InPath<T> {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, door: &Door) -> Result<Self, Problem> {
-        match Path::from_request_parts(parts, door).await {
-            Ok(Path(value)) => Ok(Self(value)),
-            Err(_) => Err(Problem::not_found("there is nothing at this path")),
         }
     }
 }
@@ -207,7 +230,7 @@ const PAGE_USUAL: u32 = 100;
 fn limit(asked: Option<u32>, most: u32) -> Result<u32, Problem> {
     match asked.unwrap_or(PAGE_USUAL) {
         limit if (1..=most).contains(&limit) => Ok(limit),
-        _ => Err(invalid(format!("limit is 1 to {most}"))),
+        _ => Err(wrong_param("limit", format!("expected 1 to {most}"))),
     }
 }
 
@@ -217,13 +240,13 @@ fn after(asked: Option<&str>) -> Result<Option<i64>, Problem> {
 }
 
 fn other_after() -> Problem {
-    invalid("after is not the next of a page of this list")
+    wrong_param("after", "expected the next of a page of this list")
 }
 
 /// A parameter that cannot be in anything that is looked for.
 fn checked_text(name: &str, text: Option<String>) -> Result<Option<String>, Problem> {
     match text {
-        Some(text) if text.contains('\0') => Err(invalid(format!("{name} has a character with the code 0"))),
+        Some(text) if text.contains('\0') => Err(wrong_param(name, "has a character with the code 0")),
         text => Ok(text),
     }
 }

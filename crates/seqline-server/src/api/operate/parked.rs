@@ -6,8 +6,8 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{InPath, Operator, invalid, limit, mode, other_after};
-use crate::api::{Door, JsonBody, Params, Problem};
+use super::{Operator, invalid, limit, mode, other_after};
+use crate::api::{Door, JsonBody, NamedParams, PathParams, Problem};
 use crate::limits::PARKED_LIST_MAX;
 use crate::operate::consumers::name_of;
 use crate::operate::parked::{self, Change, Details, Row};
@@ -62,7 +62,10 @@ struct ParkedPage {
         (status = 404, description = "There is no such consumer.", body = crate::api::problem::Document<'_>, content_type = "application/problem+json"),
     )
 )]
-async fn list(operator: Operator, Params(params): Params<ParkedParams>) -> Result<Json<ParkedPage>, Problem> {
+async fn list(
+    operator: Operator,
+    NamedParams(params): NamedParams<ParkedParams>,
+) -> Result<Json<ParkedPage>, Problem> {
     let after = params.after.as_deref().map(place).transpose()?;
     let limit = limit(params.limit, PARKED_LIST_MAX)?;
     let consumer = params.consumer.as_deref();
@@ -96,7 +99,7 @@ fn place(text: &str) -> Result<(&str, i64), Problem> {
 )]
 async fn show(
     operator: Operator,
-    InPath((consumer, seq)): InPath<(String, i64)>,
+    PathParams((consumer, seq)): PathParams<(String, i64)>,
 ) -> Result<Json<Details>, Problem> {
     let found = operator.look(async |work| parked::show(work, &consumer, seq).await);
     let (event, stored) = found.await?;
@@ -133,7 +136,7 @@ struct ParkedRetry {
 )]
 async fn retry(
     operator: Operator,
-    InPath(consumer): InPath<String>,
+    PathParams(consumer): PathParams<String>,
     JsonBody(body): JsonBody<ParkedRetry>,
 ) -> Result<Json<Change>, Problem> {
     let mode = mode(body.dry_run, body.reason.as_deref())?;
@@ -174,7 +177,7 @@ struct ParkedDiscard {
 )]
 async fn discard(
     operator: Operator,
-    InPath(consumer): InPath<String>,
+    PathParams(consumer): PathParams<String>,
     JsonBody(body): JsonBody<ParkedDiscard>,
 ) -> Result<Json<Change>, Problem> {
     if body.seq.is_some() == body.all {

@@ -7,7 +7,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{Operator, PageParams, after, limit};
-use crate::api::{Door, Params, Problem};
+use crate::api::{Door, NamedParams, Problem};
 use crate::limits::PARTITIONS_LIST_MAX;
 use crate::operate::partitions::{self, Done, Row};
 
@@ -38,7 +38,10 @@ struct PartitionPage {
     params(PageParams),
     responses((status = 200, description = "The partitions.", body = PartitionPage))
 )]
-async fn list(operator: Operator, Params(page): Params<PageParams>) -> Result<Json<PartitionPage>, Problem> {
+async fn list(
+    operator: Operator,
+    NamedParams(page): NamedParams<PageParams>,
+) -> Result<Json<PartitionPage>, Problem> {
     let (after, limit) = (after(page.after.as_deref())?, limit(page.limit, PARTITIONS_LIST_MAX)?);
     let found = operator.look(async |work| partitions::list(work).await);
     let mut rows: Vec<Row> = found.await?.into_iter().map(|(row, _)| row).collect();
@@ -62,6 +65,9 @@ async fn list(operator: Operator, Params(page): Params<PageParams>) -> Result<Js
 )]
 async fn ensure(operator: Operator) -> Result<Json<Done>, Problem> {
     let _place = operator.place().await?;
-    let report = partitions::ensure(operator.api.pool.clone()).await?;
+    let config = &operator.api.config;
+    let made = partitions::ensure(operator.api.pool.clone(), config.maintenance());
+    let made = operator.api.clock.timeout(operator.limit(), made).await;
+    let report = made.ok_or_else(|| Problem::unavailable("the database does not answer"))??;
     Ok(Json(Done::of(&report)))
 }

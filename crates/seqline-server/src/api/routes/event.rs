@@ -1,6 +1,5 @@
 //! A single event.
 
-use axum::extract::Path;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use seqline::DatabaseError;
@@ -9,7 +8,7 @@ use seqline::read;
 use uuid::Uuid;
 
 use crate::api::envelope::EventSchema;
-use crate::api::{Api, Caller, Problem};
+use crate::api::{Api, Caller, PathParams, Problem};
 
 /// One event
 ///
@@ -24,7 +23,11 @@ use crate::api::{Api, Caller, Problem};
     params(("id" = Uuid, Path, description = "The id of the event.")),
     responses((status = 200, description = "The event.", body = EventSchema))
 )]
-pub(super) async fn show(api: Api, caller: Caller, Path(id): Path<String>) -> Result<Response, Problem> {
+pub(super) async fn show(
+    api: Api,
+    caller: Caller,
+    PathParams(id): PathParams<String>,
+) -> Result<Response, Problem> {
     let missing = || Problem::not_found("there is no event with this id that you may see");
     let id = Uuid::try_parse(&id).ok().filter(|_| id.len() == 36).ok_or_else(missing)?;
     let principal = &caller.access.principal;

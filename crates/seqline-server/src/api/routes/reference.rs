@@ -4,12 +4,11 @@
 
 use std::sync::{Arc, LazyLock};
 
-use axum::extract::Path;
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Redirect, Response};
 use utoipa_swagger_ui::Config;
 
-use crate::api::Problem;
+use crate::api::{PathParams, Problem};
 
 /// What the page needs. There is more in the package, and none of it is served.
 const FILES: [&str; 8] = [
@@ -40,7 +39,7 @@ pub(super) async fn index() -> Result<Response, Problem> {
     serve("index.html")
 }
 
-pub(super) async fn file(Path(file): Path<String>) -> Result<Response, Problem> {
+pub(super) async fn file(PathParams(file): PathParams<String>) -> Result<Response, Problem> {
     serve(&file)
 }
 

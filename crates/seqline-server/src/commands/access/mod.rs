@@ -14,6 +14,7 @@ use super::consumers::ADD_YES;
 use crate::cli::DatabaseArgs;
 use crate::failure::Failure;
 use crate::limits::ROUND_WAIT_MAX;
+use crate::sqlstate;
 use crate::{connect, output};
 
 /// A connection on which another change of permissions is waited for, and not for ever.
@@ -26,9 +27,8 @@ async fn connect(database: &DatabaseArgs) -> Result<PgConnection, Failure> {
 }
 
 pub(super) fn failed(error: ChangeError) -> Failure {
-    const LOCK_NOT_AVAILABLE: &str = "55P03";
     match error {
-        ChangeError::Database(error) if error.sqlstate() == Some(LOCK_NOT_AVAILABLE) => {
+        ChangeError::Database(error) if error.sqlstate() == Some(sqlstate::LOCK_NOT_AVAILABLE) => {
             Failure::Unavailable(format!(
                 "another transaction has changed permissions and has not ended for {}s: nothing was changed, try again",
                 ROUND_WAIT_MAX.as_secs()

@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::limits::{NUMBER_POLL_INTERVAL, SEQUENCER_START_WAIT};
 use crate::operate::Refusal;
 use crate::output::{count, grouped};
+use crate::sqlstate;
 use crate::store::settings::OpenWith;
 
 /// What gives events their numbers after commit, for whoever has none of it running.
@@ -162,11 +163,10 @@ pub(super) async fn staged_transactions_max(
 }
 
 pub(super) fn failed(error: DatabaseError) -> Failure {
-    const LOCK_NOT_AVAILABLE: &str = "55P03";
     // What waits is numbered on the way, as by a COMMIT.
     const CHECK_VIOLATION: &str = "23514";
     match error.sqlstate() {
-        Some(LOCK_NOT_AVAILABLE) => {
+        Some(sqlstate::LOCK_NOT_AVAILABLE) => {
             Failure::Unavailable(format!("{error}: try again, it goes on where this ended"))
         }
         Some(CHECK_VIOLATION) => CommitError::from(error.into_source()).into(),

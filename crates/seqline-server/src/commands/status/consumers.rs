@@ -8,19 +8,18 @@ use crate::failure::Failure;
 use crate::operate::consumers::State;
 use crate::output;
 use crate::output::{age_seconds, grouped};
+use crate::sqlstate;
 
 /// All consumers but those that were retired; `None` where they cannot be seen: as a role that only reads, and in an older schema that has none. The
 /// rest of the status is worth showing then.
 pub(super) async fn consumers(connection: &mut PgConnection) -> Result<Option<Vec<ConsumerState>>, Failure> {
-    const INSUFFICIENT_PRIVILEGE: &str = "42501";
-    const UNDEFINED_TABLE: &str = "42P01";
     match states(connection).await {
         Ok(mut states) => {
             states.retain(|state| state.retired_at.is_none());
             Ok(Some(states))
         }
         Err(error) => match error.sqlstate() {
-            Some(INSUFFICIENT_PRIVILEGE | UNDEFINED_TABLE) => Ok(None),
+            Some(sqlstate::INSUFFICIENT_PRIVILEGE | sqlstate::UNDEFINED_TABLE) => Ok(None),
             _ => Err(error.into()),
         },
     }

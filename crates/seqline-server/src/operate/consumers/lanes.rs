@@ -68,11 +68,12 @@ pub(crate) async fn lanes(
 pub(crate) fn not_divided(error: OperateError, name: &str, wait: Duration) -> Refusal {
     match error {
         OperateError::LaneBehind { lane, last_seq, furthest } => Refusal::Busy(format!(
-            "lane {lane} of consumer {name} is at seq {} and did not come to seq {}, where another is, within {}: nothing was changed. seqline consumers show {name} says how it is",
+            "lane {lane} of consumer {name} is at seq {} and did not come to seq {}, where another is, within {}: nothing was changed",
             grouped(last_seq),
             grouped(furthest),
             humantime::format_duration(wait)
-        )),
+        ))
+        .with_command(format!(". seqline consumers show {name} says how it is")),
         error => Refusal::of(error, name),
     }
 }

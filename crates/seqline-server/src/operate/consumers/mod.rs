@@ -48,9 +48,8 @@ pub(crate) async fn find(
 }
 
 fn unknown(name: &str) -> Refusal {
-    Refusal::Unknown(format!(
-        "there is no consumer {name}: seqline consumers list shows those that there are"
-    ))
+    Refusal::Unknown(format!("there is no consumer {name}"))
+        .with_command(": seqline consumers list shows those that there are")
 }
 
 /// What was done to a consumer that pauses or goes on, or would be.
@@ -76,9 +75,8 @@ pub(crate) async fn pause(
 ) -> Result<Pause, Refusal> {
     let (name, state) = find(connection, name).await?;
     if state.retired_at.is_some() {
-        return Err(Refusal::Conflict(format!(
-            "consumer {name} was retired. No round of it begins as it is. seqline consumers resume brings it back"
-        )));
+        let message = format!("consumer {name} was retired. No round of it begins as it is");
+        return Err(Refusal::Conflict(message).with_command(". seqline consumers resume brings it back"));
     }
     let changed = match mode {
         Mode::Plan => state.paused_at.is_none(),

@@ -236,7 +236,7 @@ async fn held(db: &TestDb) -> sqlx::PgTransaction<'static> {
 }
 
 /// Requests of these bodies at the same time, all of them in groups that were formed while nothing could be committed.
-async fn together(db: &TestDb, client: &Client, bodies: Vec<Value>) -> Vec<super::Answer> {
+pub(super) async fn together(db: &TestDb, client: &Client, bodies: Vec<Value>) -> Vec<super::Answer> {
     let lock = held(db).await;
     let first = tokio::spawn({
         let client = client.clone();

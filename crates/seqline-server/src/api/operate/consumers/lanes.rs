@@ -11,8 +11,8 @@ use seqline::limits::{LANES_GATHER_PAUSE, LANES_MAX};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::super::{InPath, Operator, invalid, mode};
-use crate::api::{JsonBody, Problem};
+use super::super::{Operator, invalid, mode};
+use crate::api::{JsonBody, PathParams, Problem};
 use crate::limits::API_LANES_WAIT;
 use crate::operate::Refusal;
 use crate::operate::consumers::{self, Lanes, LanesWanted, name_of, not_divided};
@@ -82,7 +82,7 @@ fn wrong(pointer: &str, message: String) -> Problem {
 )]
 pub(super) async fn divide(
     operator: Operator,
-    InPath(name): InPath<String>,
+    PathParams(name): PathParams<String>,
     JsonBody(body): JsonBody<LanesBody>,
 ) -> Result<Json<Lanes>, Problem> {
     let (wanted, mode) = (body.wanted()?, mode(body.dry_run, body.reason.as_deref())?);
@@ -116,13 +116,15 @@ async fn gather(operator: &Operator, name: &str, wait: Duration) -> Result<(), P
     let refused = |error: OperateError| Refusal::of(error, name);
     let gathered = operator.look(async |work| gather_lanes(work, &consumer, wait).await.map_err(refused));
     let furthest = gathered.await?;
-    let mut waited = Duration::ZERO;
+    let begun = operator.api.clock.elapsed();
     loop {
         let behind =
             operator.look(async |work| lane_behind(work, &consumer, furthest).await.map_err(refused));
         match behind.await? {
             None => return Ok(()),
-            Some(behind) if waited >= wait => return Err(not_divided(behind.into(), name, wait).into()),
+            Some(behind) if operator.api.clock.elapsed().saturating_sub(begun) >= wait => {
+                return Err(not_divided(behind.into(), name, wait).into());
+            }
             Some(_) => {}
         }
         tokio::select! {
@@ -131,7 +133,6 @@ async fn gather(operator: &Operator, name: &str, wait: Duration) -> Result<(), P
                 return Err(Problem::unavailable("this server is stopping: nothing was changed"));
             }
         }
-        waited += LANES_GATHER_PAUSE;
     }
 }
 

@@ -9,8 +9,8 @@ use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::{Change, InPath, Operator, limit};
-use crate::api::{Door, JsonBody, Params, Problem};
+use super::{Change, Operator, limit};
+use crate::api::{Door, JsonBody, NamedParams, PathParams, Problem};
 use crate::limits::CONSUMERS_LIST_MAX;
 use crate::operate::consumers::{self, Acknowledged, Pause, Report, Retirement, Row};
 
@@ -70,7 +70,7 @@ struct ConsumerPage {
 )]
 async fn list(
     operator: Operator,
-    Params(params): Params<ConsumerParams>,
+    NamedParams(params): NamedParams<ConsumerParams>,
 ) -> Result<Json<ConsumerPage>, Problem> {
     let limit = limit(params.limit, CONSUMERS_LIST_MAX)?;
     let mut found = operator.look(async |work| consumers::list(work, params.all).await).await?;
@@ -94,7 +94,7 @@ async fn list(
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, description = "The consumer.", body = Report))
 )]
-async fn show(operator: Operator, InPath(name): InPath<String>) -> Result<Json<Report>, Problem> {
+async fn show(operator: Operator, PathParams(name): PathParams<String>) -> Result<Json<Report>, Problem> {
     let found = operator.look(async |work| consumers::show(work, &name).await).await?;
     Ok(Json(Report::of(found, operator.api.clock.now())))
 }
@@ -114,7 +114,7 @@ async fn show(operator: Operator, InPath(name): InPath<String>) -> Result<Json<R
 )]
 async fn pause(
     operator: Operator,
-    InPath(name): InPath<String>,
+    PathParams(name): PathParams<String>,
     JsonBody(change): JsonBody<Change>,
 ) -> Result<Json<Pause>, Problem> {
     let mode = change.mode()?;
@@ -137,7 +137,7 @@ async fn pause(
 )]
 async fn resume(
     operator: Operator,
-    InPath(name): InPath<String>,
+    PathParams(name): PathParams<String>,
     JsonBody(change): JsonBody<Change>,
 ) -> Result<Json<Pause>, Problem> {
     let mode = change.mode()?;
@@ -160,7 +160,7 @@ async fn resume(
 )]
 async fn retire(
     operator: Operator,
-    InPath(name): InPath<String>,
+    PathParams(name): PathParams<String>,
     JsonBody(change): JsonBody<Change>,
 ) -> Result<Json<Retirement>, Problem> {
     let mode = change.mode()?;
@@ -183,7 +183,7 @@ async fn retire(
 )]
 async fn acknowledge(
     operator: Operator,
-    InPath(name): InPath<String>,
+    PathParams(name): PathParams<String>,
     JsonBody(change): JsonBody<Change>,
 ) -> Result<Json<Acknowledged>, Problem> {
     let mode = change.mode()?;

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::super::place::Place;
-use super::super::{InPath, Operator, mode};
-use crate::api::{JsonBody, Problem};
+use super::super::{Operator, mode};
+use crate::api::{JsonBody, PathParams, Problem};
 use crate::operate::consumers::{self, Replay, Rewind, Skip};
 
 /// Where a consumer goes back to.
@@ -41,7 +41,7 @@ pub(super) struct RewindBody {
 )]
 pub(super) async fn rewind(
     operator: Operator,
-    InPath(name): InPath<String>,
+    PathParams(name): PathParams<String>,
     JsonBody(body): JsonBody<RewindBody>,
 ) -> Result<Json<Rewind>, Problem> {
     let mode = mode(body.dry_run, body.reason.as_deref())?;
@@ -80,7 +80,7 @@ pub(super) struct SkipBody {
 )]
 pub(super) async fn skip(
     operator: Operator,
-    InPath(name): InPath<String>,
+    PathParams(name): PathParams<String>,
     JsonBody(body): JsonBody<SkipBody>,
 ) -> Result<Json<Skip>, Problem> {
     let mode = mode(body.dry_run, body.reason.as_deref())?;
@@ -125,7 +125,7 @@ pub(super) struct ReplayBody {
 )]
 pub(super) async fn replay(
     operator: Operator,
-    InPath(name): InPath<String>,
+    PathParams(name): PathParams<String>,
     JsonBody(body): JsonBody<ReplayBody>,
 ) -> Result<Json<Replay>, Problem> {
     let mode = mode(body.dry_run, body.reason.as_deref())?;

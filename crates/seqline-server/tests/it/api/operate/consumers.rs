@@ -143,6 +143,9 @@ async fn what_is_refused_says_why_and_changes_nothing() {
     for path in ["nobody/pause", "Not%20a%20name/pause", "%00/pause", "nobody/retire"] {
         refused(path, json!({}), 404, "not_found").await;
     }
+    // Whoever asks over HTTP has no command.
+    let problem = refused("nobody/pause", json!({}), 404, "not_found").await;
+    assert_eq!(problem["detail"], "there is no consumer nobody");
     let problem = refused("mine/rewind", json!({"to": 9}), 409, "conflict").await;
     assert_eq!(problem["detail"], "seq 9 is not in the log: it holds 1 to 6. Go back to one that it holds");
     refused("mine/rewind", json!({"to": "2999-01-01T00:00:00Z"}), 409, "conflict").await;
@@ -166,11 +169,22 @@ async fn what_is_refused_says_why_and_changes_nothing() {
         let problem = refused(path, body.clone(), 422, "validation_failed").await;
         assert_eq!(problem["errors"][0]["pointer"], pointer, "{path} {body}");
     }
-    for query in ["limit=0", "limit=1001"] {
-        desk.sam.get(&format!("/v1/consumers?{query}")).await.problem(422, "validation_failed");
-    }
-    for query in ["limit=x", "limit=1&limit=2", "all=maybe", "other=1"] {
-        desk.sam.get(&format!("/v1/consumers?{query}")).await.problem(400, "malformed_request");
+    for (query, pointer) in [
+        ("consumers?limit=0", "/limit"),
+        ("consumers?limit=1001", "/limit"),
+        ("consumers?limit=x", "/limit"),
+        ("consumers?limit=1&limit=2", "/limit"),
+        ("consumers?all=maybe", "/all"),
+        ("consumers?other=1", "/other"),
+        ("audit?limit=x", "/limit"),
+        ("audit?after=x", "/after"),
+        ("partitions?after=x", "/after"),
+        ("parked?after=x", "/after"),
+        ("jobs?state=x", "/state"),
+        ("jobs?kind=%00", "/kind"),
+    ] {
+        let problem = desk.sam.get(&format!("/v1/{query}")).await.problem(422, "validation_failed");
+        assert_eq!(problem["errors"][0]["pointer"], pointer, "{query}: {problem}");
     }
     assert_eq!(done_for(&db).await, []);
     desk.server.stop().await;

@@ -1,5 +1,7 @@
 //! A database that vanishes without a word.
 
+use std::time::Duration;
+
 use seqline_testkit::{Role, eventually};
 use serde_json::json;
 
@@ -42,5 +44,30 @@ async fn requests_of_operators_end_and_their_places_are_free_when_the_database_i
     })
     .await;
     assert_eq!(done_for(&db).await, [for_sam("consumer.pause", "mine", Some("NOTE"))]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_is_lost_in_the_commit_of_a_change_leaves_the_outcome_open_and_says_so() {
+    let db = server_db().await;
+    run_sql(&mut db.connect(Role::Consumer).await, "SELECT seqline.register_consumer('mine')").await;
+    let (proxy, url) = proxied(&db).await;
+    let server = Worker::start(server(&db, "api").env("SEQLINE_DATABASE_URL", url)).await;
+    let sam = client_of(&db, &server, "Sam", Rights { append: false, operate: true }).await;
+    sam.get("/v1/consumers/mine").await.ok(200);
+    // The database has committed, and its answer is on the way.
+    proxy.delay(Duration::from_millis(300));
+    let asking = sam.clone();
+    let asked = tokio::spawn(async move { asking.post("/v1/consumers/mine/pause", &json!({})).await });
+    let paused = "SELECT paused_at IS NOT NULL FROM seqline.event_consumers WHERE name = 'mine'";
+    eventually(DEADLINE, "it is done", async || {
+        sqlx::query_scalar(paused).fetch_one(&db.admin()).await.unwrap_or(false)
+    })
+    .await;
+    proxy.cut();
+    proxy.heal();
+    let problem = asked.await.unwrap().problem(503, "outcome_unknown");
+    assert!(problem["detail"].as_str().unwrap().contains("done as a whole or not at all"), "{problem}");
+    assert_eq!(done_for(&db).await, [for_sam("consumer.pause", "mine", None)]);
     server.stop().await;
 }

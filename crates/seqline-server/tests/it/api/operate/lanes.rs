@@ -54,7 +54,7 @@ async fn when_one_does_not_come_nothing_is_changed_and_the_others_go_on() {
     let detail = answer.problem(409, "conflict")["detail"].clone();
     assert_eq!(
         detail,
-        "lane 1 of consumer mine is at seq 0 and did not come to seq 3, where another is, within 0s: nothing was changed. seqline consumers show mine says how it is"
+        "lane 1 of consumer mine is at seq 0 and did not come to seq 3, where another is, within 0s: nothing was changed"
     );
     let held: Option<i64> = sqlx::query_scalar("SELECT barrier_seq FROM seqline.event_consumers")
         .fetch_one(&db.admin())
