@@ -66,7 +66,7 @@ async fn list(
 async fn ensure(operator: Operator) -> Result<Json<Done>, Problem> {
     let _place = operator.place().await?;
     let config = &operator.api.config;
-    let made = partitions::ensure(operator.api.pool.clone(), config.maintenance());
+    let made = Box::pin(partitions::ensure(operator.api.pool.clone(), config.maintenance()));
     let made = operator.api.clock.timeout(operator.limit(), made).await;
     let report = made.ok_or_else(|| Problem::unavailable("the database does not answer"))??;
     Ok(Json(Done::of(&report)))

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse, Response};
 use axum::{Json, extract::State};
 use seqline::NewEvent;
 use serde::Serialize;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use crate::api::append::{Appended, BatchSeed, EventBody, KeyHeader, Place, Sender};
@@ -25,6 +25,24 @@ pub(super) struct Batch {
     /// At least one, and at most as many as the key `api.append_events_max` says. They follow each other in the log, all of them or none.
     #[schema(min_items = 1)]
     events: Vec<EventBody>,
+}
+
+/// Headers of a request that appends, for the document.
+#[derive(Debug, IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "they are read as headers; this describes them")]
+struct AppendHeaders {
+    /// A text of your choice, new for each request. The same request with the same key is answered as the first time, and appends nothing
+    /// again.
+    #[param(
+        rename = "Idempotency-Key",
+        nullable = false,
+        max_length = 255,
+        pattern = "^[!-~]([ -~]*[!-~])?$"
+    )]
+    idempotency_key: Option<String>,
+    /// The W3C trace that the events belong to.
+    traceparent: Option<String>,
 }
 
 /// What was appended.
@@ -54,10 +72,7 @@ pub(super) struct AppendedEvent {
     operation_id = "append_event",
     tag = "events",
     security(("token" = [])),
-    params(
-        ("Idempotency-Key" = Option<String>, Header, nullable = false, max_length = 255, pattern = "^[!-~]([ -~]*[!-~])?$", description = "A text of your choice, new for each request. The same request with the same key is answered as the first time, and appends nothing again."),
-        ("traceparent" = Option<String>, Header, description = "The W3C trace that the event belongs to."),
-    ),
+    params(AppendHeaders),
     request_body = EventBody,
     responses(
         (status = 201, description = "The event is in the log.", body = AppendAnswer,
@@ -88,10 +103,7 @@ pub(super) async fn one(
     operation_id = "append_events",
     tag = "events",
     security(("token" = [])),
-    params(
-        ("Idempotency-Key" = Option<String>, Header, nullable = false, max_length = 255, pattern = "^[!-~]([ -~]*[!-~])?$", description = "A text of your choice, new for each request. The same request with the same key is answered as the first time, and appends nothing again."),
-        ("traceparent" = Option<String>, Header, description = "The W3C trace that the events belong to."),
-    ),
+    params(AppendHeaders),
     request_body = Batch,
     responses(
         (status = 201, description = "The events are in the log.", body = AppendAnswer,

@@ -6,6 +6,7 @@ use std::process::Stdio;
 use seqline::access::Rights;
 use seqline_testkit::{Role, TestDb};
 use tokio::process::Command;
+use uuid::Uuid;
 
 use super::{Client, token};
 use crate::parked::has_parked;
@@ -141,6 +142,35 @@ async fn refusals_are_described_where_they_come_and_nowhere_else() {
         }
     }
     assert_eq!(forbidden, 24);
+    server.stop().await;
+}
+
+/// A stream never ends by itself, so it is left out above; one that is refused does.
+#[tokio::test]
+async fn refused_streams_are_answered_as_described() {
+    let db = filled().await;
+    let server = Worker::start(server(&db, "api")).await;
+    let token = token(&db, "Robin", Rights { append: false, operate: false }).await;
+    let client = Client::new(server.api().await).token(&token);
+    let document = client.get("/v1/openapi.json").await.ok(200);
+    let problem = &document["components"]["schemas"]["Problem"];
+    let other = format!("after={}:1", Uuid::now_v7());
+    for (query, status, code) in [
+        ("after=x", 422, "validation_failed"),
+        (&other[..], 410, "resync_required"),
+        ("", 422, "validation_failed"),
+    ] {
+        let told = client.get(&format!("/v1/events/stream?{query}")).await.problem(status, code);
+        let described = &document["paths"]["/v1/events/stream"]["get"]["responses"][status.to_string()];
+        let schema = &described["content"]["application/problem+json"]["schema"];
+        assert_eq!(schema["$ref"], "#/components/schemas/Problem");
+        for member in told.as_object().unwrap().keys() {
+            assert!(problem["properties"][member].is_object(), "{member} is not described: {told}");
+        }
+        for member in problem["required"].as_array().unwrap() {
+            assert!(!told[member.as_str().unwrap()].is_null(), "{member} is not there: {told}");
+        }
+    }
     server.stop().await;
 }
 
