@@ -61,7 +61,8 @@ async fn sent_to(server: &Worker, token: Option<&str>, seconds: &str) {
         .args(["--checks", &CHECKS.join(",")])
         // It never ends by itself.
         .args(["--exclude-path", "/v1/events/stream"])
-        .args(["--max-time", seconds, "--seed", SEED, "--workers", "2", "--continue-on-failure"])
+        // One worker: reading source in two threads at once fails in some versions of Python.
+        .args(["--max-time", seconds, "--seed", SEED, "--workers", "1", "--continue-on-failure"])
         .args(["--suppress-health-check", "all", "--generation-database", "none", "--warnings", "off"])
         .args(["--request-timeout", "30", "--no-color"])
         .current_dir(folder.path())

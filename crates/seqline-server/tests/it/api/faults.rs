@@ -221,9 +221,12 @@ async fn at_the_end_of_the_process_those_who_have_asked_get_their_answer() {
         .await;
     server.running.signal(nix::sys::signal::Signal::SIGTERM);
     server.says("server stopping").await;
-    // Those who come now are sent elsewhere.
-    let late = client.try_ask(hyper::Method::GET, "/v1/me", None).await;
-    assert!(late.is_none_or(|late| late.status == 503));
+    // Those who come from now on, or a moment later, are sent elsewhere.
+    eventually(DEADLINE, "who comes late is sent elsewhere", async || {
+        let late = client.try_ask(hyper::Method::GET, "/v1/me", None).await;
+        late.is_none_or(|late| late.status == 503)
+    })
+    .await;
     tx.rollback().await.unwrap();
     let mut appended = 0;
     for asked in asking {
