@@ -1,6 +1,7 @@
 //! What can be typed.
 
 mod access;
+mod agents;
 mod audit;
 mod consumers;
 mod jobs;
@@ -17,6 +18,7 @@ pub use access::{
     GrantArgs, GrantsAction, GrantsArgs, NewPrincipalArgs, PrincipalChange, PrincipalsAction, PrincipalsArgs,
     RightsArgs, TokensAction, TokensArgs,
 };
+pub use agents::{AgentConsumersAction, AgentConsumersArgs, AgentsArgs, AgentsPart, OneConsumer};
 pub use audit::AuditArgs;
 pub use consumers::{
     Confirm, ConfirmWithReason, ConsumerChange, ConsumersAction, ConsumersArgs, LanesArgs, ParkedAction,
@@ -80,6 +82,8 @@ pub enum Command {
     Tokens(TokensArgs),
     /// Say which events a principal receives
     Grants(GrantsArgs),
+    /// Show the consumers of agents, and take one from its holder
+    Agents(AgentsArgs),
     /// Show who did what, and why
     Audit(AuditArgs),
     /// After a restore: start a new epoch, and say where consumers go on

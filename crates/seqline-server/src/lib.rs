@@ -182,6 +182,7 @@ async fn run(cli: Cli, server: Option<&Server>) -> Result<(), Failure> {
         Command::Principals(args) => commands::access::principals::run(&database, args).await,
         Command::Tokens(args) => commands::access::tokens::run(&database, args).await,
         Command::Grants(args) => commands::access::grants::run(&database, args).await,
+        Command::Agents(args) => commands::agents::run(&database, args).await,
         Command::Audit(args) => commands::audit::run(&database, args).await,
         Command::Restore(args) => commands::restore::run(&database, args).await,
         Command::Doctor(args) => commands::doctor::run(&database, args).await,

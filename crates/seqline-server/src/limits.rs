@@ -284,3 +284,45 @@ pub(crate) const JWKS_RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// How far the clock of an identity provider may be from ours for what it says of times.
 pub(crate) const JWT_LEEWAY: Duration = Duration::from_secs(30);
+
+/// How long a request of an agent whose window is full waits until it looks again. An acknowledgement may come to any process, and nothing
+/// tells the others.
+pub(crate) const AGENT_FULL_LOOK: Duration = Duration::from_millis(500);
+
+/// After which time without a word a holder of a consumer counts as gone, for those who do not take it from somebody. Three times
+/// [`AGENT_SEEN_INTERVAL`].
+pub(crate) const AGENT_HOLDER_SEEN: Duration = Duration::from_secs(90);
+
+/// How often it is written down of each holder that it lives, and found out which was replaced: one statement for all of a process.
+pub(crate) const AGENT_SEEN_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The version of the gateway's protocol.
+pub(crate) const GATEWAY_PROTOCOL: u32 = 1;
+
+/// What a connection reads and writes at once. Each has both, so ten thousand that are idle stay small.
+pub(crate) const GATEWAY_BUFFER_BYTES: usize = 4 * 1024;
+
+/// Frames up to so many times the bound are read to tell the client that they are too large.
+pub(crate) const GATEWAY_FRAME_SLACK: usize = 4;
+
+/// A page of a connection: small, so that others have their turn.
+pub(crate) const GATEWAY_PAGE_EVENTS: usize = 250;
+
+/// See [`GATEWAY_PAGE_EVENTS`].
+pub(crate) const GATEWAY_PAGE_BYTES: usize = 64 * 1024;
+
+/// Locks between which takeovers of consumers are shared out.
+pub(crate) const GATEWAY_TURNS: usize = 64;
+
+/// Sessions that a process remembers. When there are more, the one that was lost first is forgotten: its client identifies anew.
+pub(crate) const GATEWAY_SESSIONS_MAX: usize = 50_000;
+
+/// How long a client has to say that it has heard why it was closed.
+pub(crate) const GATEWAY_CLOSE_WAIT: Duration = Duration::from_secs(5);
+
+/// Over which time clients are told to come again when a server stops.
+pub(crate) const GATEWAY_SHUTDOWN_SPREAD: Duration = Duration::from_secs(5);
+
+/// How long a heartbeat or an acknowledgement waits to learn whether its token is still good. Pages wait longer, and nothing is given out
+/// meanwhile.
+pub(crate) const GATEWAY_ACCESS_WAIT: Duration = Duration::from_secs(1);

@@ -59,6 +59,7 @@ pub mod event;
 pub mod payload;
 
 pub mod access;
+pub mod agent;
 pub mod append;
 pub mod audit;
 pub mod commit;

@@ -41,6 +41,32 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
+    /// Whoever shows this token, in a frame of the gateway.
+    pub(crate) async fn of_token(token: &str, api: &Api, door: &Door) -> Result<Self, Problem> {
+        match of_text(token, door.jwt.as_ref()).await {
+            Ok(credential) => Self::of(credential, api, door).await,
+            Err(problem) => Err(door.limiter.may_be_nobody().err().unwrap_or(problem)),
+        }
+    }
+
+    async fn of(credential: Credential, api: &Api, door: &Door) -> Result<Self, Problem> {
+        door.limiter.may_show(&credential)?;
+        let Some(access) = api.permissions.of(&credential).await? else {
+            door.limiter.forget(&credential);
+            let detail = match credential {
+                Credential::Token(_) => {
+                    "the token is unknown, has expired or was revoked, or its principal is disabled"
+                }
+                Credential::Principal(_) => {
+                    "the principal that the JWT names does not exist here, or is disabled"
+                }
+            };
+            return Err(Problem::new(Code::Unauthenticated, detail));
+        };
+        door.limiter.may_ask(&credential, &access.principal)?;
+        Ok(Self { access, credential })
+    }
+
     /// Refuses whoever may not append.
     pub(crate) fn may_append(&self) -> Result<(), Problem> {
         self.has(self.access.rights.append, "append")
@@ -68,21 +94,7 @@ impl FromRequestParts<Door> for Caller {
             Ok(credential) => credential,
             Err(problem) => return Err(door.limiter.may_be_nobody().err().unwrap_or(problem)),
         };
-        door.limiter.may_show(&credential)?;
-        let Some(access) = api.permissions.of(&credential).await? else {
-            door.limiter.forget(&credential);
-            let detail = match credential {
-                Credential::Token(_) => {
-                    "the token is unknown, has expired or was revoked, or its principal is disabled"
-                }
-                Credential::Principal(_) => {
-                    "the principal that the JWT names does not exist here, or is disabled"
-                }
-            };
-            return Err(Problem::new(Code::Unauthenticated, detail));
-        };
-        door.limiter.may_ask(&credential, &access.principal)?;
-        Ok(Self { access, credential })
+        Self::of(credential, &api, door).await
     }
 }
 
@@ -100,7 +112,11 @@ async fn credential(headers: &HeaderMap, jwt: Option<&JwtVerifier>) -> Result<Cr
     if !scheme.eq_ignore_ascii_case("bearer") {
         return Err(missing());
     }
-    let token = token.trim();
+    of_text(token.trim(), jwt).await
+}
+
+/// What a token is, if it can be good at all.
+async fn of_text(token: &str, jwt: Option<&JwtVerifier>) -> Result<Credential, Problem> {
     match (Token::parse(token), jwt) {
         (Some(token), _) => Ok(Credential::Token(token.hash())),
         (None, Some(jwt)) if !Token::is_meant(token) => {

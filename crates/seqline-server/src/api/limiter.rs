@@ -44,18 +44,23 @@ pub(crate) struct Limiter {
     unknown: Limit<NotKeyed, InMemoryState>,
     /// Of those who show nothing that is worth a look.
     nobody: Limit<NotKeyed, InMemoryState>,
+    /// Of agents that acknowledge over connections.
+    acks: Limit<String, DashMapStateStore<String>>,
     /// What was good when it was looked at last.
     known: Mutex<HashSet<Credential>>,
     admitted: AtomicUsize,
 }
 
 impl Limiter {
-    pub(crate) fn new(keys: &config::Api, clock: &Clock) -> Self {
+    pub(crate) fn new(keys: &config::Api, agent: &config::Agent, clock: &Clock) -> Self {
         let at_least_one = |key: u32| NonZeroU32::new(key).unwrap_or(NonZeroU32::MIN);
         let quota = Quota::per_second(at_least_one(keys.requests_per_second));
         let quota = quota.allow_burst(at_least_one(keys.requests_burst));
+        let acks = Quota::per_second(at_least_one(agent.acks_per_second))
+            .allow_burst(at_least_one(agent.acks_burst));
         let clock = Elapsed(clock.clone());
         Self {
+            acks: RateLimiter::new(acks, DashMapStateStore::default(), clock.clone()),
             principals: RateLimiter::new(quota, DashMapStateStore::default(), clock.clone()),
             unknown: RateLimiter::direct_with_clock(quota, clock.clone()),
             nobody: RateLimiter::direct_with_clock(quota, clock.clone()),
@@ -98,10 +103,19 @@ impl Limiter {
             // Those who have not asked for a while are as if they never had.
             self.principals.retain_recent();
             self.principals.shrink_to_fit();
+            self.acks.retain_recent();
+            self.acks.shrink_to_fit();
         }
         self.principals
             .check_key(&principal.to_owned())
             .map_err(|until| self.refusal(&until, "this principal makes too many requests"))
+    }
+
+    /// Whether this agent may acknowledge once more.
+    pub(crate) fn may_acknowledge(&self, agent: &str) -> Result<(), Problem> {
+        self.acks.check_key(&agent.to_owned()).map_err(|until| {
+            self.refusal(&until, "this agent acknowledges too often: one covers all before it")
+        })
     }
 
     /// It is not good any more.
@@ -129,7 +143,7 @@ mod tests {
         let mut keys = Config::default().api;
         (keys.requests_per_second, keys.requests_burst) = (per_second, burst);
         let (clock, hand) = Clock::manual(OffsetDateTime::UNIX_EPOCH);
-        (Limiter::new(&keys, &clock), hand)
+        (Limiter::new(&keys, &Config::default().agent, &clock), hand)
     }
 
     fn of(id: &str) -> Credential {

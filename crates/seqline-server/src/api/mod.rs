@@ -15,12 +15,14 @@
 //! Who reads: `query` is what a reader asks for, `hub` has the latest events and fills its pages, within what `permissions` says of it;
 //! `events` are pages of them, `stream` is a stream.
 
+mod agents;
 mod append;
 mod auth;
 mod body;
 mod database;
 mod envelope;
 mod events;
+mod gateway;
 mod hub;
 mod jwt;
 mod limiter;

@@ -47,6 +47,8 @@ pub(crate) enum Code {
     EventExists,
     /// What is there does not allow it now.
     Conflict,
+    /// Somebody else has the consumer, or has had it since.
+    ConsumerReplaced,
     /// The position cannot be read from: start anew.
     ResyncRequired,
     /// The log takes no events for now.
@@ -63,7 +65,7 @@ pub(crate) enum Code {
 
 impl Code {
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 19] = [
+    pub(crate) const ALL: [Self; 20] = [
         Self::Unauthenticated,
         Self::Forbidden,
         Self::NotFound,
@@ -77,6 +79,7 @@ impl Code {
         Self::IdempotencyKeyReused,
         Self::EventExists,
         Self::Conflict,
+        Self::ConsumerReplaced,
         Self::ResyncRequired,
         Self::ReadOnly,
         Self::Unavailable,
@@ -128,6 +131,9 @@ impl Code {
             }
             Self::EventExists => (StatusCode::CONFLICT, "event_exists", "the event is in the log already"),
             Self::Conflict => (StatusCode::CONFLICT, "conflict", "not possible now"),
+            Self::ConsumerReplaced => {
+                (StatusCode::CONFLICT, "consumer_replaced", "somebody else has the consumer")
+            }
             Self::ResyncRequired => (StatusCode::GONE, "resync_required", "the position cannot be read from"),
             Self::ReadOnly => (StatusCode::SERVICE_UNAVAILABLE, "read_only", "the log is read only"),
             Self::Unavailable => (StatusCode::SERVICE_UNAVAILABLE, "unavailable", "not available now"),
@@ -152,6 +158,7 @@ pub(crate) struct Problem {
     errors: Vec<Fault>,
     retry_after: Option<Duration>,
     resync: Option<Resync>,
+    reason: Option<Reason>,
 }
 
 /// A member of the request that is wrong.
@@ -165,8 +172,7 @@ pub(crate) struct Fault {
 }
 
 /// Why a position cannot be read from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResyncReason {
     /// Events after it have expired.
     Retention,
@@ -176,6 +182,33 @@ pub(crate) enum ResyncReason {
     TooFarBehind,
     /// It belongs to a history that ended with a restore.
     EpochChanged,
+}
+
+/// What a program may want to know beside the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reason {
+    /// Events after the position have expired.
+    Retention,
+    /// The position is beyond the head of the log.
+    CursorAhead,
+    /// The position is further behind than the server reads for anybody.
+    TooFarBehind,
+    /// The position belongs to a history that ended with a restore.
+    EpochChanged,
+    /// It is not for principals of this kind.
+    SubjectKindNotAllowed,
+}
+
+impl From<ResyncReason> for Reason {
+    fn from(reason: ResyncReason) -> Self {
+        match reason {
+            ResyncReason::Retention => Self::Retention,
+            ResyncReason::CursorAhead => Self::CursorAhead,
+            ResyncReason::TooFarBehind => Self::TooFarBehind,
+            ResyncReason::EpochChanged => Self::EpochChanged,
+        }
+    }
 }
 
 /// Where a reader can start anew.
@@ -208,10 +241,10 @@ pub(crate) struct Document<'a> {
     #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
     #[schema(required = false)]
     errors: &'a [Fault],
-    /// With `resync_required`: why.
+    /// With `resync_required`: why. With `forbidden`: `subject_kind_not_allowed` if nobody of your kind may.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    reason: Option<ResyncReason>,
+    reason: Option<Reason>,
     /// With `resync_required`: the epoch of the log.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
@@ -230,7 +263,14 @@ impl Problem {
     pub(crate) const CONTENT_TYPE: &'static str = "application/problem+json";
 
     pub(crate) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, detail: detail.into(), errors: Vec::new(), retry_after: None, resync: None }
+        Self {
+            code,
+            detail: detail.into(),
+            errors: Vec::new(),
+            retry_after: None,
+            resync: None,
+            reason: None,
+        }
     }
 
     pub(crate) fn not_found(detail: impl Into<Cow<'static, str>>) -> Self {
@@ -261,7 +301,11 @@ impl Problem {
         };
         let or_else = if resync.oldest.is_some() { ", or at oldest" } else { "" };
         let detail = format!("{detail}: load what you need anew and go on at head{or_else}");
-        Self { resync: Some(resync), ..Self::new(Code::ResyncRequired, detail) }
+        Self {
+            resync: Some(resync),
+            reason: Some(resync.reason.into()),
+            ..Self::new(Code::ResyncRequired, detail)
+        }
     }
 
     /// Names a member of the request.
@@ -275,8 +319,32 @@ impl Problem {
         self
     }
 
+    /// Says what a program may want to know beside the code.
+    pub(crate) fn because(mut self, reason: Reason) -> Self {
+        self.reason = Some(reason);
+        self
+    }
+
     pub(crate) fn code(&self) -> Code {
         self.code
+    }
+
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    pub(crate) fn faults(&self) -> &[Fault] {
+        &self.errors
+    }
+
+    /// After which time the same may be answered.
+    pub(crate) fn comes_again_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// Where a reader can start anew, if that is what it was told.
+    pub(crate) fn to_resync(&self) -> Option<Resync> {
+        self.resync
     }
 
     pub(crate) fn document(&self) -> Document<'_> {
@@ -289,7 +357,7 @@ impl Problem {
             code: self.code,
             detail: &self.detail,
             errors: &self.errors,
-            reason: resync.map(|resync| resync.reason),
+            reason: self.reason,
             epoch: resync.map(|resync| resync.epoch),
             oldest: resync.and_then(|resync| Some(position(resync.oldest?, resync))),
             head: resync.map(|resync| position(resync.head, resync)),

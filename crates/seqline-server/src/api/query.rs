@@ -40,6 +40,8 @@ pub(crate) struct Asked {
     /// At least 1.
     pub(crate) limit: Option<usize>,
     pub(crate) wait: Duration,
+    /// That of an answer before.
+    pub(crate) generation: Option<i64>,
     pub(crate) selection: Selection,
 }
 
@@ -82,9 +84,13 @@ pub(crate) fn parse(pairs: &[(String, String)], known: &[&str]) -> Result<Asked,
         let seconds = number(text).and_then(|seconds| u64::try_from(seconds).ok());
         seconds.map(Duration::from_secs).ok_or_else(|| "expected a number of seconds, such as 30".to_owned())
     });
+    let generation = query.one("generation", |text| {
+        let generation = number(text).and_then(|generation| i64::try_from(generation).ok());
+        generation.ok_or_else(|| "expected the generation of an answer before".to_owned())
+    });
     let selection = query.selection();
     if query.faults.is_empty() {
-        return Ok(Asked { after, limit, wait: wait.unwrap_or_default(), selection });
+        return Ok(Asked { after, limit, wait: wait.unwrap_or_default(), generation, selection });
     }
     let problem = Problem::new(Code::ValidationFailed, "a parameter of the query is not as expected");
     Err(query.faults.into_iter().fold(problem, |problem, (name, what)| problem.at(format!("/{name}"), what)))

@@ -24,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
+use super::gateway::ConnectionPlace;
 use super::{Door, Problem, routes};
 use crate::failure::Failure;
 use crate::limits::{ACCEPT_PAUSE, API_HEAD_BYTES_MAX, API_PING_INTERVAL, API_STREAMS_MAX};
@@ -77,8 +78,7 @@ impl ApiServer {
                 (Ok((stream, _)), Ok(place)) => {
                     let (router, door, stop) = (router.clone(), door.clone(), stop.clone());
                     connections.spawn(async move {
-                        serve(stream, router, &door, &stop).await;
-                        drop(place);
+                        serve(stream, router, &door, &stop, ConnectionPlace(Arc::new(place))).await;
                     });
                 }
                 _ => door.clock.sleep(ACCEPT_PAUSE).await,
@@ -90,7 +90,13 @@ impl ApiServer {
 }
 
 /// One connection, until its client has nothing more to say. What goes wrong with it is the client's affair.
-async fn serve(stream: TcpStream, router: Router, door: &Door, stop: &CancellationToken) {
+async fn serve(
+    stream: TcpStream,
+    router: Router,
+    door: &Door,
+    stop: &CancellationToken,
+    place: ConnectionPlace,
+) {
     // An event is small and wanted at once.
     let _ = stream.set_nodelay(true);
     let keys = &door.config.api;
@@ -114,8 +120,11 @@ async fn serve(stream: TcpStream, router: Router, door: &Door, stop: &Cancellati
         let (router, under_way) = (router.clone(), UnderWay::begin(&counted));
         // With an older version nothing but the connection holds an answer up, and that is watched itself.
         let answers = (request.version() == Version::HTTP_2).then(|| watched.clone());
+        let mut request = request.map(Body::new);
+        // A connection that becomes one of the gateway keeps its place.
+        request.extensions_mut().insert(place.clone());
         async move {
-            let Ok(response) = router.oneshot(request.map(Body::new)).await;
+            let Ok(response) = router.oneshot(request).await;
             let watched = |body| match &answers {
                 Some(answers) => Body::new(Taken::new(body, answers)),
                 None => body,
@@ -124,7 +133,7 @@ async fn serve(stream: TcpStream, router: Router, door: &Door, stop: &Cancellati
             Ok::<_, std::convert::Infallible>(response.map(counted))
         }
     });
-    let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(stream), service));
     tokio::select! {
         _ = connection.as_mut() => return,
         // Whoever takes nothing is not told that this ends, which it would not take either.

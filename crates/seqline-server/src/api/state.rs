@@ -17,6 +17,8 @@ use uuid::Uuid;
 use super::append::Appender;
 use super::body::Bodies;
 use super::database::Database;
+use super::gateway::saver::Saver;
+use super::gateway::sessions::Sessions;
 use super::hub::Hub;
 use super::hub::reader::Reader;
 use super::hub::waiting::WaitingRoom;
@@ -25,7 +27,9 @@ use super::limiter::Limiter;
 use super::permissions::Permissions;
 use super::{Code, Position, Problem};
 use crate::config::Config;
-use crate::limits::{API_DURABLE_WAITS_MAX, API_HEAD_WAIT_MAX, API_OPERATORS_MAX, API_RETRY_AFTER};
+use crate::limits::{
+    API_DURABLE_WAITS_MAX, API_HEAD_WAIT_MAX, API_OPERATORS_MAX, API_RETRY_AFTER, GATEWAY_SESSIONS_MAX,
+};
 use crate::metrics::{Metrics, catalogue};
 use crate::ops::Health;
 
@@ -48,6 +52,8 @@ pub(crate) struct Answering {
     pub(crate) appender: Appender,
     /// Fills the pages of those who read.
     pub(crate) reader: Reader,
+    /// Who is connected to the gateway, and which consumers of agents they hold.
+    pub(crate) sessions: Sessions,
     /// Where they wait.
     pub(crate) waiting: WaitingRoom,
     /// Up to where events may be handed out.
@@ -84,9 +90,19 @@ impl Api {
             behind_max: Some(i64::from(keys.catch_up_events_max)).filter(|behind_max| *behind_max > 0),
         };
         let epoch = hub.epoch();
+        let (sessions, stop) = (Sessions::new(GATEWAY_SESSIONS_MAX), CancellationToken::new());
+        let saver = Saver {
+            sessions: sessions.clone(),
+            database: database.clone(),
+            clock: clock.clone(),
+            interval: config.agent.ack_persist_interval,
+            resume_window: config.sync.resume_window,
+        };
+        tokio::spawn(saver.run(stop.clone()));
         Self(Arc::new(Answering {
             permissions,
             reader,
+            sessions,
             waiting: WaitingRoom::new(size(keys.waiting_max)),
             appender: Appender::start(database.clone(), keys),
             database,
@@ -98,7 +114,7 @@ impl Api {
             durable: DurableHead::default(),
             asking_durable: Semaphore::new(API_DURABLE_WAITS_MAX),
             operators: Arc::new(Semaphore::new(API_OPERATORS_MAX)),
-            stop: CancellationToken::new(),
+            stop,
             requests: TaskTracker::new(),
         }))
     }
@@ -183,7 +199,7 @@ impl Door {
             jwt,
             config: Arc::new(config.clone()),
             clock: clock.clone(),
-            limiter: Arc::new(Limiter::new(&config.api, clock)),
+            limiter: Arc::new(Limiter::new(&config.api, &config.agent, clock)),
             bodies: Bodies::new(),
             health: health.clone(),
             requests: metrics.count(&catalogue::API_REQUESTS),

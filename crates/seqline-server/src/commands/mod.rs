@@ -1,6 +1,7 @@
 //! One module for each command.
 
 pub(crate) mod access;
+pub(crate) mod agents;
 pub(crate) mod append;
 pub(crate) mod audit;
 pub(crate) mod config;

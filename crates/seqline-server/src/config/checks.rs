@@ -130,6 +130,13 @@ pub(super) const CHECKS: &[Check] = &[
         holds: |config| values::is_guarded(&config.auth.jwks_url),
     },
     Check {
+        name: "acks_saved_before_their_timeout",
+        keys: &["agent.ack_persist_interval", "agent.ack_timeout"],
+        rule: "has to be less than",
+        why: "what is acknowledged would be given again after each end of a process",
+        holds: |config| config.agent.ack_persist_interval < config.agent.ack_timeout,
+    },
+    Check {
         name: "lock_below_statement",
         keys: &["database.lock_timeout", "database.statement_timeout"],
         rule: "has to be less than",

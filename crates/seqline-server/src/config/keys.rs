@@ -2,7 +2,10 @@
 //!
 //! The page of the guide and the defaults of the library are compared with it by tests.
 
+mod agent;
 mod auth;
+mod gateway;
+mod jobs;
 
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
@@ -134,6 +137,13 @@ pub const KEYS: &[Key] = &[
         "How far the clock of the process may be from that of the database before maintenance neither closes nor drops anything: a clock that is wrong by months would drop the log.",
     ),
     duration(
+        "sync.resume_window",
+        mins(5),
+        secs(1)..=days(1),
+        |config| &mut config.sync.resume_window,
+        "How long an agent that asks over REST may stay away until what it was given and has not acknowledged is given again at once, when it comes back.",
+    ),
+    duration(
         "sync.log_poll_interval",
         secs(1),
         ms(10)..=hours(1),
@@ -241,60 +251,14 @@ pub const KEYS: &[Key] = &[
         |config| &mut config.recorder.resource_kinds,
         "About resources of which kinds it logs events. Without any it logs those about all kinds.",
     ),
-    Key {
-        name: "jobs.schema",
-        doc: "The schema in which River keeps the server's own jobs. All processes on a database have to name the same.",
-        kind: Kind::SchemaName { default: "seqline_jobs", field: |config| &mut config.jobs.schema },
-    },
-    duration(
-        "jobs.poll_interval",
-        secs(1),
-        ms(10)..=hours(1),
-        |config| &mut config.jobs.poll_interval,
-        "How often each queue of a process is asked for jobs: the delay before a job begins.",
-    ),
-    integer(
-        "jobs.max_workers",
-        4,
-        1..=1000,
-        |config| &mut config.jobs.max_workers,
-        "How many jobs of a queue a process runs at the same time; each may need a connection of the pool.",
-    ),
-    duration(
-        "jobs.timeout",
-        mins(4),
-        ms(100)..=days(1),
-        |config| &mut config.jobs.timeout,
-        "How long an attempt of a job may take before it is asked to stop and fails, so that one that hangs is tried again.",
-    ),
-    duration(
-        "jobs.rescue_after",
-        mins(5),
-        secs(1)..=days(7),
-        |config| &mut config.jobs.rescue_after,
-        "After which time a running job counts as lost with its worker, and is given to another.",
-    ),
-    duration(
-        "jobs.retry_backoff_cap",
-        mins(10),
-        ms(10)..=days(1),
-        |config| &mut config.jobs.retry_backoff_cap,
-        "The longest pause before the next attempt of a job that failed: how soon it goes on after its fault is mended.",
-    ),
-    duration(
-        "jobs.completed_retention",
-        days(7),
-        secs(1)..=days(36_500),
-        |config| &mut config.jobs.completed_retention,
-        "How long completed jobs are kept; as long as it is there, a run keeps its interval from getting another.",
-    ),
-    duration(
-        "jobs.discarded_retention",
-        days(30),
-        secs(1)..=days(36_500),
-        |config| &mut config.jobs.discarded_retention,
-        "How long discarded jobs are kept for you to look at.",
-    ),
+    jobs::SCHEMA,
+    jobs::POLL_INTERVAL,
+    jobs::MAX_WORKERS,
+    jobs::TIMEOUT,
+    jobs::RESCUE_AFTER,
+    jobs::RETRY_BACKOFF_CAP,
+    jobs::COMPLETED_RETENTION,
+    jobs::DISCARDED_RETENTION,
     address(
         "api.listen",
         SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8090)),
@@ -448,6 +412,17 @@ pub const KEYS: &[Key] = &[
         |config| &mut config.api.readers_max,
         "How many pages of the log are read at the same time, each with a connection of the pool; more of them wait, and appends find one.",
     ),
+    agent::MAX_INFLIGHT_EVENTS,
+    agent::INFLIGHT_BYTES_MAX,
+    agent::ACK_TIMEOUT,
+    agent::ACK_PERSIST_INTERVAL,
+    agent::ACKS_PER_SECOND,
+    agent::ACKS_BURST,
+    agent::CONSUMERS_MAX,
+    gateway::HEARTBEAT_INTERVAL,
+    gateway::IDENTIFY_TIMEOUT,
+    gateway::FRAME_BYTES_MAX,
+    gateway::QUEUE_BYTES_MAX,
     auth::JWKS_URL,
     auth::JWT_ISSUER,
     auth::JWT_AUDIENCE,

@@ -44,6 +44,8 @@ pub struct Config {
     pub recorder: Recorder,
     pub jobs: Jobs,
     pub api: Api,
+    pub agent: Agent,
+    pub gateway: Gateway,
     pub auth: Auth,
     pub ops: Ops,
     pub epoch: Epoch,
@@ -79,6 +81,7 @@ pub struct Sync {
     pub detach_attempts: u32,
     pub detach_retry_pause: Duration,
     pub clock_skew_max: Duration,
+    pub resume_window: Duration,
     pub log_poll_interval: Duration,
     pub tail_batch_size: u32,
 }
@@ -186,6 +189,29 @@ impl Default for Api {
     }
 }
 
+/// How events are given to the consumers of agents.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Agent {
+    pub max_inflight_events: u32,
+    pub inflight_bytes_max: u32,
+    pub ack_timeout: Duration,
+    pub ack_persist_interval: Duration,
+    pub acks_per_second: u32,
+    pub acks_burst: u32,
+    pub consumers_max: u32,
+}
+
+/// Connections to the gateway.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the schema has a sentence for each key")]
+pub struct Gateway {
+    pub heartbeat_interval: Duration,
+    pub identify_timeout: Duration,
+    pub frame_bytes_max: u32,
+    pub queue_bytes_max: u32,
+}
+
 /// Whose tokens count beside those of the database.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the schema has a sentence for each key")]
@@ -270,6 +296,8 @@ impl Default for Config {
             recorder: Recorder::default(),
             jobs: Jobs::default(),
             api: Api::default(),
+            agent: Agent::default(),
+            gateway: Gateway::default(),
             auth: Auth::default(),
             ops: Ops::default(),
             epoch: Epoch::default(),

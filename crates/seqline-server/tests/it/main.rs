@@ -4,6 +4,7 @@ mod support;
 mod worker;
 
 mod access;
+mod agents;
 mod api;
 mod append;
 mod config;
@@ -12,6 +13,7 @@ mod consumers;
 mod doctor;
 mod durable;
 mod follow;
+mod gateway;
 mod help;
 mod import;
 mod jobs;

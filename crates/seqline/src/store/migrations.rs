@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 28] = [
+pub(crate) const MIGRATIONS: [Migration; 29] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -64,6 +64,11 @@ pub(crate) const MIGRATIONS: [Migration; 28] = [
         sql: include_str!("../../migrations/0027_idempotency.sql"),
     },
     Migration { version: 28, name: "audit", sql: include_str!("../../migrations/0028_audit.sql") },
+    Migration {
+        version: 29,
+        name: "agent_consumers",
+        sql: include_str!("../../migrations/0029_agent_consumers.sql"),
+    },
 ];
 
 impl Migration {

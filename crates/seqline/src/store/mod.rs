@@ -4,6 +4,7 @@
 //! or logs.
 
 pub(crate) mod access;
+pub(crate) mod agents;
 pub(crate) mod append;
 pub(crate) mod audit;
 pub(crate) mod commit;

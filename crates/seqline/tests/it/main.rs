@@ -3,6 +3,7 @@
 mod support;
 
 mod access;
+mod agent;
 mod append_rules;
 mod audit;
 mod committing;

@@ -15,9 +15,10 @@ use self::source::{Source, sql_words};
 const LINES_MAX: usize = 600;
 
 /// Modules that decide and do nothing: whoever wants to test or fuzz them needs no database and no clock.
-const PURE: [&str; 34] = [
+const PURE: [&str; 36] = [
     "crates/seqline/src/access/token.rs",
     "crates/seqline/src/access/visibility.rs",
+    "crates/seqline/src/agent/name.rs",
     "crates/seqline/src/backoff.rs",
     "crates/seqline/src/consumer/plan.rs",
     "crates/seqline/src/consumer/policy.rs",
@@ -31,6 +32,7 @@ const PURE: [&str; 34] = [
     "crates/seqline/src/limits.rs",
     "crates/seqline/src/payload.rs",
     "crates/seqline/src/sequencer/window.rs",
+    "crates/seqline-server/src/api/agents/window.rs",
     "crates/seqline-server/src/api/append/event.rs",
     "crates/seqline-server/src/api/append/queue.rs",
     "crates/seqline-server/src/api/position.rs",

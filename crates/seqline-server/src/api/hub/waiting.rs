@@ -13,6 +13,8 @@ pub(crate) enum Kind {
     Request,
     /// A stream, for as long as it runs.
     Stream,
+    /// A connection to the gateway.
+    Connection,
 }
 
 /// The places of all principals. Clones share them.

@@ -27,9 +27,12 @@ pub(super) fn all() -> (Router<Door>, OpenApi) {
         .routes(routes!(super::events::of_resource))
         .routes(routes!(super::stream::follow))
         .routes(routes!(document::show))
+        .merge(super::agents::router())
         .merge(super::operate::router())
         .split_for_parts();
     let router = router
+        .route("/v1/gateway", get(super::gateway::connect))
+        .route("/v1/gateway/schema", get(super::gateway::schema))
         .route("/v1/docs", get(reference::to_folder))
         .route("/v1/docs/", get(reference::index))
         .route("/v1/docs/{file}", get(reference::file));

@@ -18,7 +18,7 @@ use crate::sqlstate;
 use crate::{connect, output};
 
 /// A connection on which another change of permissions is waited for, and not for ever.
-async fn connect(database: &DatabaseArgs) -> Result<PgConnection, Failure> {
+pub(super) async fn connect(database: &DatabaseArgs) -> Result<PgConnection, Failure> {
     let wait = format!("{}ms", ROUND_WAIT_MAX.as_millis());
     let options = connect::options(database)?.options([("lock_timeout", wait)]);
     let mut connection = connect::connect_to_log(&options).await?;
@@ -49,7 +49,7 @@ fn unknown(id: &str) -> Failure {
 }
 
 /// What was done, or would be: the one or the other form.
-fn say(json: bool, report: &impl Serialize, sentence: String) -> Result<(), Failure> {
+pub(super) fn say(json: bool, report: &impl Serialize, sentence: String) -> Result<(), Failure> {
     if json { output::json(report) } else { output::line(sentence) }
 }
 
@@ -62,7 +62,7 @@ fn rights_text(rights: Rights) -> String {
 }
 
 /// One more than is shown tells whether there are more.
-fn more<T>(rows: &mut Vec<T>, limit: u32) -> bool {
+pub(super) fn more<T>(rows: &mut Vec<T>, limit: u32) -> bool {
     let limit = limit as usize;
     let more = rows.len() > limit;
     rows.truncate(limit);

@@ -129,7 +129,11 @@ async fn refusals_are_described_where_they_come_and_nowhere_else() {
             }
             // Something that is there.
             let path = template.replace("{name}", "mine").replace("{consumer}", "mine");
-            let path = path.replace("{seq}", "1").replace("{id}", "1").replace("{kind}", "test");
+            let path = path
+                .replace("{agent}", "Robin")
+                .replace("{seq}", "1")
+                .replace("{id}", "1")
+                .replace("{kind}", "test");
             if path == "/v1/events/stream" {
                 continue;
             }
@@ -142,7 +146,7 @@ async fn refusals_are_described_where_they_come_and_nowhere_else() {
             assert_eq!(responses.contains_key("401"), told.status == 401, "{method} {path}: {told:?}");
         }
     }
-    assert_eq!(forbidden, 24);
+    assert_eq!(forbidden, 27);
     server.stop().await;
 }
 

@@ -1,0 +1,233 @@
+//! The window of a holder over REST, in the row of its consumer.
+//!
+//! It is read, changed and written in one transaction that holds the row, so two requests of one consumer, in one process or two, share a
+//! window and never hand out the same event for the same reason. Between such transactions nothing is held: a request that waits has read a
+//! window which another one may have filled since, and finds that out when it wants to fill it itself.
+
+use std::time::Duration;
+
+use seqline::DatabaseError;
+use seqline::agent::{self, AgentConsumer, Cursor, Holder, HolderKind, Locked, Save, Take, Taking};
+use sqlx::PgTransaction;
+use uuid::Uuid;
+
+use super::bounds::bounds;
+use super::window::{Action, Input, Window};
+use crate::api::{Api, Code, Problem};
+
+/// A window, as it was in the database a moment ago.
+pub(super) struct Held {
+    pub(super) session: Uuid,
+    pub(super) generation: i64,
+    pub(super) window: Window,
+    /// The time of the database then, and that of this process.
+    read_at: (Duration, Duration),
+}
+
+/// What somebody who comes finds.
+pub(super) enum Opened {
+    /// There was no such consumer: it begins here, with this generation.
+    Created { generation: i64, position: i64 },
+    /// The window of the requests before, or a new one.
+    Held(Held),
+}
+
+/// One consumer, for one request.
+pub(super) struct Holding<'a> {
+    pub(super) api: &'a Api,
+    pub(super) consumer: AgentConsumer,
+    /// Given by an agent that wants to hear of it when somebody else has come in between.
+    pub(super) generation: Option<i64>,
+}
+
+impl Holding<'_> {
+    /// Goes on with the window of the requests before, or takes the consumer from whoever has it.
+    pub(super) async fn open(&self) -> Result<Opened, Problem> {
+        let _turn = self.api.sessions.turn(&self.consumer).lock().await;
+        self.within(async |tx| {
+            let Some(locked) = agent::lock(tx, &self.consumer).await? else { return self.create(tx).await };
+            if self.generation.is_some_and(|generation| generation != locked.cursor.generation) {
+                return Ok(Err(replaced(&locked.cursor)));
+            }
+            let mut held = match self.stored(&locked) {
+                Some(held) => held,
+                None => match self.take(tx, &locked).await? {
+                    Ok(held) => held,
+                    Err(problem) => return Ok(Err(problem)),
+                },
+            };
+            held.window.step(locked.now, &bounds(&self.api.config), Input::Woken);
+            self.store(tx, held.session, &held.window).await?;
+            Ok(Ok(Opened::Held(held)))
+        })
+        .await
+    }
+
+    /// Tells the window what happened, as it is in the database by now, and returns what is to be done. Refused if somebody else has the
+    /// consumer.
+    pub(super) async fn step(&self, held: &mut Held, input: Input) -> Result<Vec<Action>, Problem> {
+        let (now, actions) = self
+            .within(async |tx| {
+                let Some(locked) = agent::lock(tx, &self.consumer).await? else { return Ok(Err(gone())) };
+                let Some(mut now) = self.stored(&locked).filter(|stored| stored.session == held.session)
+                else {
+                    return Ok(Err(replaced(&locked.cursor)));
+                };
+                let actions = now.window.step(locked.now, &bounds(&self.api.config), input);
+                for action in &actions {
+                    if let Action::Resync(lost) = action {
+                        agent::lose(tx, &self.consumer, now.session, lost).await?;
+                    }
+                }
+                self.store(tx, now.session, &now.window).await?;
+                Ok(Ok((now, actions)))
+            })
+            .await?;
+        *held = now;
+        Ok(actions)
+    }
+
+    async fn create(&self, tx: &mut PgTransaction<'_>) -> Result<Result<Opened, Problem>, DatabaseError> {
+        if self.generation.is_some() {
+            return Ok(Err(gone()));
+        }
+        let position = self.api.reader.hub.position();
+        let taking = self.taking(position);
+        match agent::take(tx, &taking).await? {
+            Take::Taken { cursor, before: _ } => {
+                self.store(tx, taking.session, &Window::begin(cursor.acked_seq, None, None)).await?;
+                Ok(Ok(Opened::Created { generation: cursor.generation, position: cursor.acked_seq }))
+            }
+            Take::TooMany => Ok(Err(Problem::new(
+                Code::Conflict,
+                "the agent has as many consumers as agent.consumers_max allows",
+            ))),
+            Take::NoAgent => Ok(Err(Problem::new(Code::Unauthenticated, "the agent was deleted"))),
+            // Nobody is asked to go.
+            Take::Held(cursor) => Ok(Err(replaced(&cursor))),
+        }
+    }
+
+    async fn take(
+        &self,
+        tx: &mut PgTransaction<'_>,
+        locked: &Locked,
+    ) -> Result<Result<Held, Problem>, DatabaseError> {
+        // A connection of this process goes with what it has acknowledged.
+        if let Some(save) = self.api.sessions.retire(&self.consumer) {
+            agent::save(tx, &[save]).await?;
+        }
+        let taking = self.taking(locked.cursor.acked_seq);
+        let Take::Taken { cursor, before } = agent::take(tx, &taking).await? else { return Ok(Err(gone())) };
+        if let Some(before) = before {
+            log_takeover(&self.consumer, taking.session, &before);
+        }
+        Ok(Ok(Held {
+            session: taking.session,
+            generation: cursor.generation,
+            window: Window::begin(cursor.acked_seq, None, cursor.lost),
+            read_at: (locked.now, self.api.clock.elapsed()),
+        }))
+    }
+
+    fn taking(&self, start: i64) -> Taking<'_> {
+        Taking {
+            consumer: &self.consumer,
+            session: Uuid::now_v7(),
+            kind: HolderKind::Rest,
+            start,
+            consumers_max: self.api.config.agent.consumers_max,
+            unless_seen_within: None,
+        }
+    }
+
+    /// The window in the row, unless somebody else has it or nobody has asked for it for long.
+    fn stored(&self, locked: &Locked) -> Option<Held> {
+        let holder = locked.cursor.holder.filter(|holder| holder.kind == HolderKind::Rest)?;
+        let seen_at =
+            Duration::try_from(holder.seen_at - time::OffsetDateTime::UNIX_EPOCH).unwrap_or_default();
+        if locked.now.saturating_sub(seen_at) > self.api.config.sync.resume_window {
+            return None;
+        }
+        // One that an older or newer version wrote may say something else: what it had in flight is delivered again.
+        let window: Window = serde_json::from_str(locked.window.as_deref()?).ok()?;
+        Some(Held {
+            session: holder.session,
+            generation: locked.cursor.generation,
+            window: window.resumed(locked.cursor.acked_seq, locked.cursor.lost),
+            read_at: (locked.now, self.api.clock.elapsed()),
+        })
+    }
+
+    async fn store(
+        &self,
+        tx: &mut PgTransaction<'_>,
+        session: Uuid,
+        window: &Window,
+    ) -> Result<(), DatabaseError> {
+        let save = Save {
+            consumer: self.consumer.clone(),
+            session,
+            acked_seq: window.acked(),
+            knows_lost: window.lost().is_none(),
+        };
+        let window = serde_json::to_string(window).unwrap_or_default();
+        // The row is held, so nobody else can have come.
+        agent::store_window(tx, &save, &window).await.map(drop)
+    }
+
+    /// Does something to the row in a transaction that holds nothing for long.
+    async fn within<T>(
+        &self,
+        work: impl AsyncFnOnce(&mut PgTransaction<'_>) -> Result<Result<T, Problem>, DatabaseError>,
+    ) -> Result<T, Problem> {
+        let mut lease = self.api.database.lease().await?;
+        let worked = self.api.database.in_time(async {
+            let mut tx = lease.begin().await?;
+            let worked = work(&mut tx).await?;
+            match &worked {
+                Ok(_) => tx.commit().await.map_err(DatabaseError::from)?,
+                Err(_) => tx.rollback().await.map_err(DatabaseError::from)?,
+            }
+            Ok::<_, DatabaseError>(worked)
+        });
+        let worked = worked.await?;
+        lease.done();
+        worked
+    }
+}
+
+impl Held {
+    /// The time of the database by now, as far as this process can tell.
+    pub(super) fn now(&self, api: &Api) -> Duration {
+        let (database, process) = self.read_at;
+        database + api.clock.elapsed().saturating_sub(process)
+    }
+}
+
+pub(super) fn gone() -> Problem {
+    Problem::not_found("this agent has no consumer of this name")
+}
+
+/// A consumer was taken from somebody. Said once, by whoever took it.
+pub(in crate::api) fn log_takeover(consumer: &AgentConsumer, session: Uuid, before: &Holder) {
+    tracing::info!(
+        agent = consumer.agent(), consumer = consumer.name(), %session,
+        replaced = %before.session, over = before.kind.as_str(), "consumer of an agent taken over"
+    );
+}
+
+/// Somebody else has come in between.
+pub(in crate::api) fn replaced(cursor: &Cursor) -> Problem {
+    let detail = match cursor.holder {
+        Some(holder) => {
+            format!("somebody else has the consumer over {} since {}", holder.kind, rfc3339(holder.since))
+        }
+        None => "the consumer was taken from who had it".to_owned(),
+    };
+    Problem::new(Code::ConsumerReplaced, detail)
+}
+
+fn rfc3339(time: time::OffsetDateTime) -> String {
+    time.format(&time::format_description::well_known::Rfc3339).unwrap_or_default()
+}

@@ -1,0 +1,395 @@
+//! A connection, from its first frame to its last.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::ws::{Message, WebSocket, close_code};
+use futures_util::future::{BoxFuture, OptionFuture};
+use futures_util::stream::SplitStream;
+use futures_util::{FutureExt, StreamExt};
+use seqline::agent;
+use tokio::sync::watch;
+
+use super::close::Close;
+use super::delivery::Delivery;
+use super::frame::{self, Ack, ClientFrame, Hello, Refusal, ServerFrame};
+use super::identify::{self, Established, Refused};
+use super::outgoing::Outgoing;
+use super::sessions::Session;
+use crate::api::agents::acknowledged_seq;
+use crate::api::hub::page::Page;
+use crate::api::hub::reader::{self, Reader};
+use crate::api::problem::Reason;
+use crate::api::query::Selection;
+use crate::api::{Api, Caller, Code, Door, Problem};
+use crate::limits::{
+    API_RETRY_PAUSE, GATEWAY_ACCESS_WAIT, GATEWAY_CLOSE_WAIT, GATEWAY_PROTOCOL, GATEWAY_SHUTDOWN_SPREAD,
+};
+
+/// Runs it to its end.
+pub(super) async fn run(socket: WebSocket, api: Api, door: Door) {
+    let (sink, incoming) = socket.split();
+    let keys = &door.config.gateway;
+    let queue_bytes_max = usize::try_from(keys.queue_bytes_max).unwrap_or(usize::MAX);
+    let outgoing = Outgoing::start(sink, queue_bytes_max, door.config.api.write_timeout, door.clock.clone());
+    let mut connection = Connection { api, door, incoming, outgoing };
+    let end = connection.serve().await;
+    connection.close(end).await;
+}
+
+struct Connection {
+    api: Api,
+    door: Door,
+    incoming: SplitStream<WebSocket>,
+    outgoing: Outgoing,
+}
+
+/// How a connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The server closes it.
+    Close(Close),
+    /// A frame is too large.
+    TooLarge,
+    /// The client says that it will not come back.
+    Left,
+    /// It is not there any more, and may come back.
+    Gone,
+}
+
+/// Something that a client sent, or why nothing comes any more.
+enum Received {
+    Frame(Box<ClientFrame>),
+    /// The protocol below answers it.
+    Nothing,
+    End(End),
+}
+
+impl Connection {
+    async fn serve(&mut self) -> End {
+        self.outgoing.frame(&ServerFrame::Hello(self.hello()));
+        let first = match self.first_frame().await {
+            Ok(frame) => frame,
+            Err(end) => return end,
+        };
+        // Boxed, so that a connection that waits is small.
+        let established = match first {
+            ClientFrame::Identify(asked) => Box::pin(identify::identify(&self.api, &self.door, asked)).await,
+            ClientFrame::Resume(asked) => Box::pin(identify::resume(&self.api, &self.door, asked)).await,
+            ClientFrame::Ack(_) | ClientFrame::Heartbeat(_) => {
+                let problem = Problem::new(Code::MalformedRequest, "identify first");
+                Err(Refused(Some(problem), Close::InvalidFrame))
+            }
+        };
+        match established {
+            Ok(established) => self.deliver(established).await,
+            Err(Refused(problem, close)) => {
+                if let Some(problem) = problem {
+                    self.outgoing.frame(&ServerFrame::Error(Refusal::of(&problem)));
+                }
+                End::Close(close)
+            }
+        }
+    }
+
+    async fn first_frame(&mut self) -> Result<ClientFrame, End> {
+        let (clock, stop) = (self.door.clock.clone(), self.api.stop.clone());
+        let deadline = clock.elapsed() + self.door.config.gateway.identify_timeout;
+        loop {
+            let left = deadline.saturating_sub(clock.elapsed());
+            tokio::select! {
+                received = receive(&mut self.incoming, &self.door) => match received {
+                    Received::Frame(frame) => return Ok(*frame),
+                    Received::Nothing => {}
+                    Received::End(end) => return Err(end),
+                },
+                () = clock.sleep(left) => return Err(End::Close(Close::IdentifyTimeout)),
+                () = stop.cancelled() => return Err(End::Close(Close::ServerShutdown)),
+                close = self.outgoing.ended() => return Err(close.map_or(End::Gone, End::Close)),
+            }
+        }
+    }
+
+    async fn deliver(&mut self, established: Established) -> End {
+        let Established { session, caller, mut delivery, told, place, frames } = established;
+        for frame in frames {
+            self.outgoing.text(frame);
+        }
+        let mut running = Running {
+            api: &self.api,
+            door: &self.door,
+            outgoing: &self.outgoing,
+            incoming: &mut self.incoming,
+            caller,
+            told: told.clone(),
+            heard_at: self.door.clock.elapsed(),
+        };
+        let end = running.run(&mut delivery).await;
+        leave(&self.api, &session, &told, end).await;
+        drop(place);
+        end
+    }
+
+    fn hello(&self) -> Hello {
+        let (keys, agent) = (&self.door.config.gateway, &self.door.config.agent);
+        Hello {
+            protocol: GATEWAY_PROTOCOL,
+            epoch: self.api.epoch,
+            heartbeat_interval_ms: millis(keys.heartbeat_interval),
+            identify_timeout_ms: millis(keys.identify_timeout),
+            frame_bytes_max: keys.frame_bytes_max,
+            resume_window_ms: millis(self.door.config.sync.resume_window),
+            ack_timeout_ms: millis(agent.ack_timeout),
+            inflight_events_max: agent.max_inflight_events,
+            inflight_bytes_max: agent.inflight_bytes_max,
+            close_codes: frame::close_codes(),
+        }
+    }
+
+    /// Says why it ends, and waits a moment for the client to say that it has heard it: otherwise it may not hear it.
+    async fn close(self, end: End) {
+        let Self { api: _, door, mut incoming, outgoing } = self;
+        let message = match end {
+            End::Close(Close::ServerShutdown) => {
+                // Not all at once.
+                let after_ms = fastrand::u64(0..=millis(GATEWAY_SHUTDOWN_SPREAD));
+                outgoing.frame(&ServerFrame::Reconnect { after_ms });
+                Some(Close::ServerShutdown.message(Some(after_ms)))
+            }
+            End::Close(close) => Some(close.message(None)),
+            End::TooLarge => Some(Message::Close(Some(axum::extract::ws::CloseFrame {
+                code: close_code::SIZE,
+                reason: "{\"reason\":\"frame_too_large\",\"reconnect\":false,\"resume\":false}".into(),
+            }))),
+            End::Left | End::Gone => None,
+        };
+        let says = message.is_some();
+        outgoing.close(message).await;
+        if says {
+            let heard = async { while let Some(Ok(_)) = incoming.next().await {} };
+            door.clock.timeout(GATEWAY_CLOSE_WAIT, heard).await;
+        }
+    }
+}
+
+/// The next message of the client. Cancel safe.
+async fn receive(incoming: &mut SplitStream<WebSocket>, door: &Door) -> Received {
+    let text = match incoming.next().await {
+        Some(Ok(Message::Text(text))) => text,
+        Some(Ok(Message::Ping(_) | Message::Pong(_))) => return Received::Nothing,
+        Some(Ok(Message::Binary(_))) => return Received::End(End::Close(Close::InvalidFrame)),
+        Some(Ok(Message::Close(frame))) => {
+            let code = frame.map(|frame| frame.code);
+            let left = matches!(code, Some(close_code::NORMAL | close_code::AWAY));
+            return Received::End(if left { End::Left } else { End::Gone });
+        }
+        Some(Err(_)) | None => return Received::End(End::Gone),
+    };
+    if text.len() > usize::try_from(door.config.gateway.frame_bytes_max).unwrap_or(usize::MAX) {
+        return Received::End(End::TooLarge);
+    }
+    match serde_json::from_str(&text) {
+        Ok(frame) => Received::Frame(Box::new(frame)),
+        Err(_) => Received::End(End::Close(Close::InvalidFrame)),
+    }
+}
+
+/// What becomes of the session when its connection has ended.
+async fn leave(api: &Api, session: &Session, told: &watch::Receiver<Option<Close>>, end: End) {
+    let resumable = match end {
+        // Somebody else has it, who has taken care of it.
+        End::Close(Close::ConsumerReplaced | Close::SessionReplaced) => return,
+        End::Gone => true,
+        // Nobody can resume a session of a process that is gone.
+        End::Close(Close::ServerShutdown) | End::TooLarge | End::Left => false,
+        End::Close(close) => close.code().resume,
+    };
+    if let Some(held) = &session.held {
+        let save = held.save(session.id);
+        let saved = api.database.ask(async |connection| match resumable {
+            true => agent::save(connection, std::slice::from_ref(&save)).await.map(|saved| saved == [true]),
+            false => agent::release(connection, &save).await,
+        });
+        match saved.await {
+            Ok(_) => held.saved(&save),
+            // What was not saved is delivered again.
+            Err(error) => tracing::debug!(error = %error, "acknowledgement of an agent not saved at its end"),
+        }
+    }
+    match resumable {
+        true => api.sessions.detach(session.id, told, api.clock.elapsed()),
+        false => api.sessions.end(session.id),
+    }
+}
+
+/// A connection while it is given events.
+struct Running<'a> {
+    api: &'a Api,
+    door: &'a Door,
+    outgoing: &'a Outgoing,
+    incoming: &'a mut SplitStream<WebSocket>,
+    caller: Caller,
+    told: watch::Receiver<Option<Close>>,
+    /// By the clock's elapsed time.
+    heard_at: Duration,
+}
+
+type Filled = (Page, Result<i64, reader::Refused>);
+
+impl Running<'_> {
+    async fn run(&mut self, delivery: &mut Delivery) -> End {
+        let (api, clock) = (self.api, &self.door.clock);
+        // However far behind an agent is, it is given everything.
+        let behind_max = api.reader.behind_max.filter(|_| matches!(delivery, Delivery::Reader(_)));
+        let reader = Reader { behind_max, ..api.reader.clone() };
+        let selection = Arc::new(Selection::default());
+        let mut reading: OptionFuture<BoxFuture<'static, Filled>> = None.into();
+        let mut is_reading = false;
+        let mut caught_up = false;
+        let mut pause_until = Duration::ZERO;
+        delivery.wake(api, clock.elapsed(), self.outgoing);
+        loop {
+            let now = clock.elapsed();
+            let may_read = !is_reading && !caught_up && now >= pause_until;
+            if let Some(mut page) = may_read.then(|| delivery.next_page(self.outgoing.room())).flatten() {
+                let (reader, credential, selection) =
+                    (reader.clone(), self.caller.credential.clone(), selection.clone());
+                let fill = async move {
+                    let filled = reader.fill(&mut page, &credential, &selection).await;
+                    (page, filled)
+                };
+                reading = Some(fill.boxed()).into();
+                is_reading = true;
+            }
+            let silent_until = self.heard_at + 2 * self.door.config.gateway.heartbeat_interval;
+            let paused = Some(pause_until).filter(|until| *until > now);
+            let wake_at =
+                [delivery.deadline(), paused].into_iter().flatten().fold(silent_until, Duration::min);
+            let is_full = !is_reading && !caught_up && self.outgoing.room() == 0;
+            tokio::select! {
+                // Whoever is not wanted any more is given nothing more.
+                biased;
+                Ok(()) = self.told.changed() => {
+                    if let Some(close) = *self.told.borrow() {
+                        return End::Close(close);
+                    }
+                }
+                () = api.stop.cancelled() => return End::Close(Close::ServerShutdown),
+                close = self.outgoing.ended() => return close.map_or(End::Gone, End::Close),
+                received = receive(self.incoming, self.door) => match received {
+                    Received::Frame(frame) => {
+                        self.heard_at = clock.elapsed();
+                        if let Err(close) = self.hears(*frame, delivery).await {
+                            return End::Close(close);
+                        }
+                        caught_up = false;
+                    }
+                    Received::Nothing => self.heard_at = clock.elapsed(),
+                    Received::End(end) => return end,
+                },
+                Some((page, filled)) = &mut reading, if is_reading => {
+                    is_reading = false;
+                    reading = None.into();
+                    match filled {
+                        Ok(head) => {
+                            delivery.took(api, clock.elapsed(), &page, self.outgoing);
+                            caught_up = delivery.looked() >= head;
+                        }
+                        Err(refused) if refused.is_outage() => pause_until = clock.elapsed() + API_RETRY_PAUSE,
+                        Err(refused) => {
+                            let problem = Problem::from(refused);
+                            let Some(resync) = problem.to_resync() else {
+                                return End::Close(match problem.code() {
+                                    Code::Unauthenticated => Close::Unauthenticated,
+                                    _ => Close::Internal,
+                                });
+                            };
+                            if let Some(close) = delivery.lost(api, clock.elapsed(), &resync, self.outgoing).await {
+                                return End::Close(close);
+                            }
+                            pause_until = clock.elapsed() + API_RETRY_PAUSE;
+                        }
+                    }
+                }
+                () = api.reader.hub.passes(delivery.looked()), if caught_up => caught_up = false,
+                () = self.outgoing.drained(), if is_full => {}
+                () = clock.sleep(wake_at.saturating_sub(now)) => {
+                    let now = clock.elapsed();
+                    if now >= silent_until {
+                        return End::Close(Close::HeartbeatTimeout);
+                    }
+                    delivery.wake(api, now, self.outgoing);
+                    caught_up = false;
+                }
+            }
+        }
+    }
+
+    /// Does what a frame says, and returns why the connection has to end, if it has to.
+    async fn hears(&mut self, frame: ClientFrame, delivery: &mut Delivery) -> Result<(), Close> {
+        let done = match frame {
+            ClientFrame::Identify(_) | ClientFrame::Resume(_) => return Err(Close::AlreadyIdentified),
+            ClientFrame::Heartbeat(_) => {
+                let credential = &self.caller.credential;
+                if self.door.limiter.may_ask(credential, &self.caller.access.principal).is_err() {
+                    return Err(Close::RateLimited);
+                }
+                self.still_good().await?;
+                let head = self.api.position(self.api.reader.hub.position()).to_string();
+                self.outgoing.frame(&ServerFrame::HeartbeatAck { head });
+                Ok(())
+            }
+            ClientFrame::Ack(ack) => match delivery {
+                Delivery::Reader(_) => Err(Problem::new(Code::Forbidden, "only agents acknowledge")
+                    .because(Reason::SubjectKindNotAllowed)),
+                Delivery::Agent(consuming) => {
+                    match self.door.limiter.may_acknowledge(&self.caller.access.principal) {
+                        Err(problem) => Err(problem),
+                        Ok(()) => {
+                            self.still_good().await?;
+                            match self.seq(&ack, consuming.window.position()).await {
+                                Ok(acknowledged) => {
+                                    let now = self.door.clock.elapsed();
+                                    consuming.acknowledge(self.api, now, acknowledged, self.outgoing)
+                                }
+                                Err(problem) => Err(problem),
+                            }
+                        }
+                    }
+                }
+            },
+        };
+        if let Err(problem) = done {
+            self.outgoing.frame(&ServerFrame::Error(Refusal::of(&problem)));
+            if self.outgoing.room() == 0 {
+                return Err(Close::TooSlow);
+            }
+        }
+        Ok(())
+    }
+
+    /// The number that is acknowledged, and where the log ends.
+    async fn seq(&self, ack: &Ack, position: i64) -> Result<(i64, i64), Problem> {
+        let seq = acknowledged_seq(self.api, ack.seq, ack.position.as_deref())?;
+        let head = self.api.reader.hub.position();
+        if seq <= head.max(position) {
+            return Ok((seq, head));
+        }
+        // Another process may have delivered what this one has not seen yet.
+        let head = self.api.database.ask(async |connection| seqline::read::head(connection).await).await?;
+        Ok((seq, head))
+    }
+
+    /// Whether the credential is still good. While the database is away that is not known, and nothing is given out.
+    async fn still_good(&self) -> Result<(), Close> {
+        let access = self.api.reader.access(&self.caller.credential);
+        match self.door.clock.timeout(GATEWAY_ACCESS_WAIT, access).await {
+            Some(Err(refused)) if !refused.is_outage() => Err(Close::Unauthenticated),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

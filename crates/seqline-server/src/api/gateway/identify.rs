@@ -1,0 +1,248 @@
+//! How a session begins, and how it goes on over another connection.
+
+use seqline::access::PrincipalKind;
+use seqline::agent::{self, AgentConsumer, HolderKind, Lost, Take, Taking};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use super::close::Close;
+use super::delivery::{Consuming, Delivery, Reading, resync_of_reader};
+use super::frame::{Identify, Ready, Resume, ServerFrame};
+use super::sessions::{Held, Resumed, Session, State};
+use crate::api::agents::{Resync, Window, bounds};
+use crate::api::hub::waiting::{Kind, Place};
+use crate::api::query::After;
+use crate::api::{Api, Caller, Code, Door, Problem};
+use crate::limits::AGENT_HOLDER_SEEN;
+
+/// A session with its connection.
+pub(super) struct Established {
+    pub(super) session: Session,
+    pub(super) caller: Caller,
+    pub(super) delivery: Delivery,
+    /// Says when the connection is to end.
+    pub(super) told: watch::Receiver<Option<Close>>,
+    /// Its place among those of the principal.
+    pub(super) place: Place,
+    /// What the client is told first.
+    pub(super) frames: Vec<String>,
+}
+
+/// Why there is none: what the client is told, and how the connection ends.
+pub(super) struct Refused(pub(super) Option<Problem>, pub(super) Close);
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Self {
+        let close = match problem.code() {
+            Code::Unauthenticated => Close::Unauthenticated,
+            Code::RateLimited => Close::RateLimited,
+            Code::Unavailable | Code::EpochUndecided | Code::Internal => Close::Internal,
+            _ => Close::InvalidFrame,
+        };
+        Self(Some(problem), close)
+    }
+}
+
+impl From<seqline::DatabaseError> for Refused {
+    fn from(error: seqline::DatabaseError) -> Self {
+        Problem::from(error).into()
+    }
+}
+
+/// Whoever shows this token.
+async fn caller(api: &Api, door: &Door, token: &str) -> Result<(Caller, Place), Refused> {
+    let caller = Caller::of_token(token, api, door).await?;
+    let place = api.waiting.enter(&caller.access.principal, Kind::Connection).ok_or_else(|| {
+        Problem::new(
+            Code::RateLimited,
+            "this principal has as many connections and requests that wait as api.waiting_max allows",
+        )
+    })?;
+    Ok((caller, place))
+}
+
+/// Begins a session.
+pub(super) async fn identify(api: &Api, door: &Door, asked: Identify) -> Result<Established, Refused> {
+    let (caller, place) = caller(api, door, &asked.token).await?;
+    if caller.access.kind == PrincipalKind::Agent {
+        return identify_agent(api, caller, place, &asked).await;
+    }
+    let after = match asked.position.as_deref() {
+        None | Some("head") => After::Head,
+        Some("oldest") => After::Oldest,
+        Some(position) => After::At(position.parse().map_err(|error| {
+            Problem::new(Code::ValidationFailed, "identify is not as expected")
+                .at("/position", format!("{error}"))
+        })?),
+    };
+    let head = api.reader.hub.position();
+    let begun = api.reader.begin(after).await;
+    // One that cannot be read from is told in its turn, when the first page is looked for.
+    let (position, resync) = match begun {
+        Ok(position) => (position, None),
+        Err(refused) => {
+            let problem = Problem::from(refused);
+            let resync = problem.to_resync().ok_or(problem)?;
+            (resync.head, Some(resync))
+        }
+    };
+    let session = Session { id: Uuid::now_v7(), principal: caller.access.principal.clone(), held: None };
+    let told = api.sessions.begin(session.clone(), api.clock.elapsed());
+    let backlog_end = Some(head).filter(|_| resync.is_none());
+    let mut frames = vec![ServerFrame::Ready(of_reader(api, &caller, session.id, position)).to_text()];
+    frames.extend(resync.map(|resync| resync_of_reader(api, &resync).to_text()));
+    let delivery = Delivery::Reader(Reading { position, backlog_end });
+    Ok(Established { session, caller, delivery, told, place, frames })
+}
+
+async fn identify_agent(
+    api: &Api,
+    caller: Caller,
+    place: Place,
+    asked: &Identify,
+) -> Result<Established, Refused> {
+    let agent = caller.access.principal.clone();
+    let consumer = match asked.consumer.as_deref() {
+        None => AgentConsumer::default_of(agent),
+        Some(name) => AgentConsumer::new(agent, name).map_err(|error| {
+            Problem::new(Code::ValidationFailed, "identify is not as expected")
+                .at("/consumer", error.to_string())
+        })?,
+    };
+    let polite = asked.take_over == Some(false);
+    let _turn = api.sessions.turn(&consumer).lock().await;
+    if !polite {
+        retire(api, &consumer).await?;
+    }
+    let (session, head) = (Uuid::now_v7(), api.reader.hub.position());
+    let taking = Taking {
+        consumer: &consumer,
+        session,
+        kind: HolderKind::Gateway,
+        start: head,
+        consumers_max: api.config.agent.consumers_max,
+        unless_seen_within: polite.then_some(AGENT_HOLDER_SEEN),
+    };
+    let (cursor, before) =
+        match api.database.ask(async |connection| agent::take(connection, &taking).await).await? {
+            Take::Taken { cursor, before } => (cursor, before),
+            Take::Held(cursor) => {
+                return Err(Refused(Some(crate::api::agents::replaced(&cursor)), Close::ConsumerHeld));
+            }
+            Take::TooMany => {
+                let detail = "the agent has as many consumers as agent.consumers_max allows";
+                return Err(Problem::new(Code::Conflict, detail).into());
+            }
+            Take::NoAgent => return Err(Problem::new(Code::Unauthenticated, "the agent was deleted").into()),
+        };
+    // One that was not heard of for long.
+    drop(api.sessions.retire(&consumer));
+    if let Some(before) = before {
+        crate::api::agents::log_takeover(&consumer, session, &before);
+    }
+    let state = State::new(cursor.acked_seq, cursor.lost.is_some()).into();
+    let held = Held { consumer, generation: cursor.generation, state };
+    let session =
+        Session { id: session, principal: caller.access.principal.clone(), held: Some(held.clone()) };
+    let told = api.sessions.begin(session.clone(), api.clock.elapsed());
+    Ok(consuming(api, Comer { caller, place, told }, session, held, cursor.lost, head, false))
+}
+
+/// Whoever has it in this process is replaced: what that one acknowledged is saved first.
+pub(crate) async fn retire(api: &Api, consumer: &AgentConsumer) -> Result<(), seqline::DatabaseError> {
+    if let Some(save) = api.sessions.retire(consumer) {
+        api.database
+            .ask(async |connection| agent::save(connection, std::slice::from_ref(&save)).await)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Goes on with a session.
+pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Established, Refused> {
+    let (caller, place) = caller(api, door, &asked.token).await?;
+    let Resumed::Session(session, told) = api.sessions.resume(asked.session_id, &caller.access.principal)
+    else {
+        return Err(Refused(None, Close::SessionInvalid));
+    };
+    let head = api.reader.hub.position();
+    if let Some(held) = session.held.clone() {
+        let _turn = api.sessions.turn(&held.consumer).lock().await;
+        let save = held.save(session.id);
+        let found = api.database.ask(async |connection| {
+            let saved = agent::save(connection, std::slice::from_ref(&save)).await?;
+            Ok::<_, seqline::DatabaseError>((saved, agent::cursor(connection, &held.consumer).await?))
+        });
+        // Only who still holds the row goes on.
+        let (saved, cursor) = found.await?;
+        let Some(cursor) = cursor.filter(|_| saved == [true]) else {
+            api.sessions.end(session.id);
+            return Err(Refused(None, Close::ConsumerReplaced));
+        };
+        held.saved(&save);
+        return Ok(consuming(api, Comer { caller, place, told }, session, held, cursor.lost, head, true));
+    }
+    let position = asked.position.as_deref().map(str::parse::<crate::api::Position>);
+    let Some(Ok(position)) = position else {
+        let problem = Problem::new(Code::ValidationFailed, "resume is not as expected");
+        return Err(problem.at("/position", "expected the position of the last event that you have").into());
+    };
+    if position.epoch != api.epoch {
+        return Err(Refused(None, Close::SessionInvalid));
+    }
+    let frames = vec![ServerFrame::Resumed(of_reader(api, &caller, session.id, position.seq)).to_text()];
+    let delivery = Delivery::Reader(Reading { position: position.seq, backlog_end: Some(head) });
+    Ok(Established { session, caller, delivery, told, place, frames })
+}
+
+/// Somebody who is let in.
+struct Comer {
+    caller: Caller,
+    place: Place,
+    told: watch::Receiver<Option<Close>>,
+}
+
+/// An agent that holds its consumer now.
+fn consuming(
+    api: &Api,
+    Comer { caller, place, told }: Comer,
+    session: Session,
+    held: Held,
+    lost: Option<Lost>,
+    head: i64,
+    is_resumed: bool,
+) -> Established {
+    let acked = held.state.acked();
+    let ready = Ready {
+        session_id: session.id,
+        principal: &caller.access.principal,
+        kind: caller.access.kind.as_str(),
+        head: api.position(head).to_string(),
+        position: None,
+        consumer: Some(held.consumer.name()),
+        generation: Some(held.generation),
+        acked: Some(api.position(acked).to_string()),
+        resync: lost.map(|lost| Resync::of(api, &lost)),
+    };
+    let frame = if is_resumed { ServerFrame::Resumed(ready) } else { ServerFrame::Ready(ready) };
+    let frames = vec![frame.to_text()];
+    // A cursor beyond the log has no backlog; it is told so in its turn.
+    let window = Window::begin(acked, Some(head).filter(|head| acked <= *head), lost);
+    let delivery =
+        Consuming { session: session.id, window, bounds: bounds(&api.config), looked: acked, held };
+    Established { session, caller, delivery: Delivery::Agent(Box::new(delivery)), told, place, frames }
+}
+
+fn of_reader<'a>(api: &Api, caller: &'a Caller, session_id: Uuid, position: i64) -> Ready<'a> {
+    Ready {
+        session_id,
+        principal: &caller.access.principal,
+        kind: caller.access.kind.as_str(),
+        head: api.position(api.reader.hub.position()).to_string(),
+        position: Some(api.position(position).to_string()),
+        consumer: None,
+        generation: None,
+        acked: None,
+        resync: None,
+    }
+}

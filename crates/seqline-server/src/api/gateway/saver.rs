@@ -1,0 +1,71 @@
+//! Saves the acknowledgements of all connections of the process, together, now and then.
+
+use std::time::Duration;
+
+use seqline::agent::{self, Save};
+use seqline::{Clock, DatabaseError};
+use tokio_util::sync::CancellationToken;
+
+use super::sessions::Sessions;
+use crate::api::database::Database;
+use crate::limits::AGENT_SEEN_INTERVAL;
+
+/// What it works with.
+pub(crate) struct Saver {
+    pub(crate) sessions: Sessions,
+    pub(crate) database: Database,
+    pub(crate) clock: Clock,
+    /// `agent.ack_persist_interval`.
+    pub(crate) interval: Duration,
+    /// `sync.resume_window`.
+    pub(crate) resume_window: Duration,
+}
+
+impl Saver {
+    /// Goes on until `stop` is cancelled. Connections that end save themselves.
+    pub(crate) async fn run(self, stop: CancellationToken) {
+        let mut seen_at = self.clock.elapsed();
+        let mut failing = false;
+        loop {
+            tokio::select! {
+                () = self.clock.sleep(self.interval) => {}
+                () = stop.cancelled() => return,
+            }
+            let now = self.clock.elapsed();
+            self.sessions.sweep(now, self.resume_window);
+            // Now and then all of them: so it is known of each that it lives, and each learns when it was replaced.
+            let all = now.saturating_sub(seen_at) >= AGENT_SEEN_INTERVAL;
+            match self.save(all).await {
+                Ok(()) => {
+                    if all {
+                        seen_at = now;
+                    }
+                    failing = false;
+                }
+                // They stay what they are, and are tried again.
+                Err(error) if !failing => {
+                    tracing::warn!(error = %error, "acknowledgements of agents not saved");
+                    failing = true;
+                }
+                Err(_) => {}
+            }
+        }
+    }
+
+    async fn save(&self, all: bool) -> Result<(), DatabaseError> {
+        let holders = self.sessions.holders(all);
+        if holders.is_empty() {
+            return Ok(());
+        }
+        let saves: Vec<Save> = holders.iter().map(|(id, held)| held.save(*id)).collect();
+        let saved = self.database.ask(async |connection| agent::save(connection, &saves).await).await?;
+        for (((id, held), save), saved) in holders.iter().zip(&saves).zip(saved) {
+            if saved {
+                held.saved(save);
+            } else {
+                self.sessions.replaced(*id);
+            }
+        }
+        Ok(())
+    }
+}

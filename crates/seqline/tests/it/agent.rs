@@ -1,0 +1,344 @@
+//! Consumers of agents: acknowledgements, holders and the fence between them.
+
+use std::time::Duration;
+
+use seqline::access::{ChangeError, NewPrincipal, PrincipalKind, Rights, create_principal, delete_principal};
+use seqline::agent::{
+    AgentConsumer, Cursor, Holder, HolderKind, Lost, LostReason, Save, Take, Taking, acknowledge, cursor,
+    list, lock, lose, release, release_holder, reset, save, store_window, take,
+};
+use seqline::consumer::Mode;
+use seqline_testkit::{Role, TestDb};
+use sqlx::PgConnection;
+use uuid::Uuid;
+
+use crate::support::append;
+
+const CONSUMERS_MAX: u32 = 3;
+
+async fn agent(connection: &mut PgConnection, id: &str) {
+    let agent =
+        NewPrincipal { id: id.to_owned(), kind: PrincipalKind::Agent, name: None, rights: Rights::default() };
+    create_principal(connection, &agent, None).await.expect("the agent is created");
+}
+
+fn consumer(name: &str) -> AgentConsumer {
+    AgentConsumer::new("billing", name).expect("it is a name")
+}
+
+fn taking(consumer: &AgentConsumer, session: Uuid, kind: HolderKind, start: i64) -> Taking<'_> {
+    Taking { consumer, session, kind, start, consumers_max: CONSUMERS_MAX, unless_seen_within: None }
+}
+
+/// Takes a consumer for a new session of the gateway.
+async fn taken(connection: &mut PgConnection, consumer: &AgentConsumer, start: i64) -> (Uuid, Cursor) {
+    let session = Uuid::now_v7();
+    match take(connection, &taking(consumer, session, HolderKind::Gateway, start)).await {
+        Ok(Take::Taken { cursor, .. }) => (session, cursor),
+        other => panic!("it is not taken: {other:?}"),
+    }
+}
+
+fn saving(consumer: &AgentConsumer, session: Uuid, acked_seq: i64) -> Save {
+    Save { consumer: consumer.clone(), session, acked_seq, knows_lost: true }
+}
+
+async fn acked(connection: &mut PgConnection, consumer: &AgentConsumer) -> i64 {
+    cursor(connection, consumer).await.unwrap().expect("it is there").acked_seq
+}
+
+#[tokio::test]
+async fn the_first_who_comes_creates_it_and_the_next_replaces_that() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    agent(&mut app, "billing").await;
+    let invoices = consumer("invoices");
+    assert_eq!(cursor(&mut app, &invoices).await.unwrap(), None);
+    let first = Uuid::now_v7();
+    let come = take(&mut app, &taking(&invoices, first, HolderKind::Gateway, 7)).await.unwrap();
+    let Take::Taken { cursor: created, before: None } = come else { panic!("{come:?}") };
+    assert_eq!((created.acked_seq, created.generation), (7, 1));
+    let second = Uuid::now_v7();
+    let come = take(&mut app, &taking(&invoices, second, HolderKind::Rest, 100)).await.unwrap();
+    let Take::Taken { cursor: after, before: Some(Holder { session, kind, .. }) } = come else {
+        panic!("{come:?}")
+    };
+    assert_eq!((session, kind), (first, HolderKind::Gateway));
+    assert_eq!((after.acked_seq, after.generation), (7, 2), "it goes on where it was");
+    assert_eq!(cursor(&mut app, &invoices).await.unwrap(), Some(after));
+}
+
+#[tokio::test]
+async fn who_was_replaced_saves_nothing() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    agent(&mut app, "billing").await;
+    let invoices = consumer("invoices");
+    let (old, _) = taken(&mut app, &invoices, 0).await;
+    assert_eq!(save(&mut app, &[saving(&invoices, old, 5)]).await.unwrap(), [true]);
+    let (new, _) = taken(&mut app, &invoices, 0).await;
+    assert_eq!(save(&mut app, &[saving(&invoices, old, 9)]).await.unwrap(), [false]);
+    assert!(!release(&mut app, &saving(&invoices, old, 9)).await.unwrap());
+    let lost = Lost { reason: LostReason::Retention, after: 5, position: 2 };
+    assert!(!lose(&mut app, &invoices, old, &lost).await.unwrap());
+    assert_eq!(acked(&mut app, &invoices).await, 5);
+    // The same in one statement with others, and an acknowledgement never becomes lower.
+    let (letters, other) = (consumer("letters"), consumer("other"));
+    let (of_letters, _) = taken(&mut app, &letters, 0).await;
+    let saves = [
+        saving(&invoices, old, 9),
+        saving(&letters, of_letters, 3),
+        saving(&invoices, new, 4),
+        saving(&other, new, 4),
+    ];
+    assert_eq!(save(&mut app, &saves).await.unwrap(), [false, true, true, false]);
+    assert_eq!((acked(&mut app, &invoices).await, acked(&mut app, &letters).await), (5, 3));
+}
+
+#[tokio::test]
+async fn one_who_goes_leaves_it_to_nobody() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    agent(&mut app, "billing").await;
+    let invoices = consumer("invoices");
+    let (session, _) = taken(&mut app, &invoices, 0).await;
+    assert!(release(&mut app, &saving(&invoices, session, 4)).await.unwrap());
+    let free = cursor(&mut app, &invoices).await.unwrap().unwrap();
+    assert_eq!((free.acked_seq, free.holder), (4, None));
+    assert!(!release(&mut app, &saving(&invoices, session, 6)).await.unwrap(), "once");
+}
+
+#[tokio::test]
+async fn whoever_wants_to_replace_nobody_is_told_who_is_there() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    agent(&mut app, "billing").await;
+    let invoices = consumer("invoices");
+    let polite = |session| Taking {
+        unless_seen_within: Some(Duration::from_secs(60)),
+        ..taking(&invoices, session, HolderKind::Gateway, 0)
+    };
+    let come = take(&mut app, &polite(Uuid::now_v7())).await.unwrap();
+    let Take::Taken { cursor: mine, .. } = come else { panic!("{come:?}") };
+    let come = take(&mut app, &polite(Uuid::now_v7())).await.unwrap();
+    assert_eq!(come, Take::Held(mine.clone()));
+    // A holder of which nothing was heard for longer is gone.
+    sqlx::query("UPDATE seqline.agent_consumer_cursors SET seen_at = clock_timestamp() - interval '61 s'")
+        .execute(&mut app)
+        .await
+        .unwrap();
+    let come = take(&mut app, &polite(Uuid::now_v7())).await.unwrap();
+    assert!(matches!(come, Take::Taken { .. }), "{come:?}");
+    // One that saves is heard of, also when it has nothing new.
+    let session = cursor(&mut app, &invoices).await.unwrap().unwrap().holder.unwrap().session;
+    sqlx::query("UPDATE seqline.agent_consumer_cursors SET seen_at = clock_timestamp() - interval '61 s'")
+        .execute(&mut app)
+        .await
+        .unwrap();
+    save(&mut app, &[saving(&invoices, session, 0)]).await.unwrap();
+    assert!(matches!(take(&mut app, &polite(Uuid::now_v7())).await.unwrap(), Take::Held(_)));
+}
+
+#[tokio::test]
+async fn of_those_who_come_together_the_last_one_has_it() {
+    let db = TestDb::new().await;
+    agent(&mut db.connect(Role::App).await, "billing").await;
+    let pool = db.pool(Role::App, 8);
+    let tasks: Vec<_> = (0..32)
+        .map(|_| {
+            let pool = pool.clone();
+            tokio::spawn(
+                async move { taken(&mut pool.acquire().await.unwrap(), &consumer("invoices"), 0).await },
+            )
+        })
+        .collect();
+    let mut taken = Vec::new();
+    for task in tasks {
+        let (session, cursor) = task.await.unwrap();
+        taken.push((cursor.generation, session));
+    }
+    taken.sort_unstable();
+    let generations: Vec<i64> = taken.iter().map(|(generation, _)| *generation).collect();
+    assert_eq!(generations, (1..=32).collect::<Vec<_>>(), "each has one of its own");
+    let mut connection = pool.acquire().await.unwrap();
+    let saves: Vec<_> = taken.iter().map(|(_, session)| saving(&consumer("invoices"), *session, 1)).collect();
+    let saved = save(&mut connection, &saves).await.unwrap();
+    assert_eq!(saved.iter().position(|saved| *saved), Some(31));
+    assert_eq!(saved.iter().filter(|saved| **saved).count(), 1);
+}
+
+#[tokio::test]
+async fn an_agent_has_so_many_consumers_and_goes_with_all_of_them() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    agent(&mut app, "billing").await;
+    for name in ["a", "b", "c"] {
+        taken(&mut app, &consumer(name), 0).await;
+    }
+    let fourth = consumer("d");
+    let come = take(&mut app, &taking(&fourth, Uuid::now_v7(), HolderKind::Rest, 0)).await.unwrap();
+    assert_eq!(come, Take::TooMany);
+    taken(&mut app, &consumer("a"), 0).await;
+    delete_principal(&mut app, "billing", Mode::Apply { why: None }).await.unwrap();
+    assert_eq!(list(&mut app, None, None, 10).await.unwrap(), []);
+    let session = Uuid::now_v7();
+    let come = take(&mut app, &taking(&fourth, session, HolderKind::Rest, 0)).await.unwrap();
+    assert_eq!(come, Take::NoAgent);
+}
+
+#[tokio::test]
+async fn anybody_acknowledges_over_rest_unless_with_another_generation() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    agent(&mut app, "billing").await;
+    let invoices = consumer("invoices");
+    assert_eq!(acknowledge(&mut app, &invoices, 3, None).await.unwrap(), None);
+    taken(&mut app, &invoices, 0).await;
+    for (seq, generation, right, now) in [
+        (3, None, true, 3),
+        (2, None, true, 3),
+        (5, Some(1), true, 5),
+        (9, Some(2), false, 5),
+        (9, Some(0), false, 5),
+    ] {
+        let (cursor, was_right) = acknowledge(&mut app, &invoices, seq, generation).await.unwrap().unwrap();
+        assert_eq!((was_right, cursor.acked_seq, cursor.generation), (right, now, 1), "{seq} {generation:?}");
+        assert!(cursor.holder.is_some(), "it takes nothing from the holder");
+    }
+}
+
+#[tokio::test]
+async fn what_was_lost_is_kept_until_it_is_known() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    agent(&mut app, "billing").await;
+    let invoices = consumer("invoices");
+    let (session, _) = taken(&mut app, &invoices, 100).await;
+    let lost = Lost { reason: LostReason::CursorAhead, after: 100, position: 40 };
+    assert!(lose(&mut app, &invoices, session, &lost).await.unwrap());
+    let moved = cursor(&mut app, &invoices).await.unwrap().unwrap();
+    assert_eq!((moved.acked_seq, moved.lost), (40, Some(lost)), "lower, for once");
+    // Not by a save of one who does not know, nor by an acknowledgement before it, nor by another holder.
+    let unknowing = Save { knows_lost: false, ..saving(&invoices, session, 40) };
+    assert_eq!(save(&mut app, &[unknowing]).await.unwrap(), [true]);
+    acknowledge(&mut app, &invoices, 39, None).await.unwrap();
+    let (session, again) = taken(&mut app, &invoices, 0).await;
+    assert_eq!(again.lost, Some(lost));
+    let (known, _) = acknowledge(&mut app, &invoices, 40, None).await.unwrap().unwrap();
+    assert_eq!((known.lost, known.acked_seq), (None, 40));
+    let lost = Lost { reason: LostReason::Retention, after: 40, position: 60 };
+    assert!(lose(&mut app, &invoices, session, &lost).await.unwrap());
+    assert_eq!(save(&mut app, &[saving(&invoices, session, 60)]).await.unwrap(), [true]);
+    assert_eq!(cursor(&mut app, &invoices).await.unwrap().unwrap().lost, None);
+}
+
+#[tokio::test]
+async fn a_window_over_rest_is_in_the_row_until_somebody_else_comes() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    let pool = db.pool(Role::App, 2);
+    agent(&mut app, "billing").await;
+    let invoices = consumer("invoices");
+    let mut tx = seqline::begin(&pool).await.unwrap();
+    assert_eq!(lock(&mut tx, &invoices).await.unwrap(), None);
+    let session = Uuid::now_v7();
+    take(&mut tx, &taking(&invoices, session, HolderKind::Rest, 0)).await.unwrap();
+    assert!(store_window(&mut tx, &saving(&invoices, session, 2), "a window").await.unwrap());
+    seqline::commit(tx).await.unwrap();
+
+    let mut tx = seqline::begin(&pool).await.unwrap();
+    let locked = lock(&mut tx, &invoices).await.unwrap().expect("it is there");
+    assert_eq!((locked.window.as_deref(), locked.cursor.acked_seq), (Some("a window"), 2));
+    let now: i64 = sqlx::query_scalar("SELECT extract(epoch FROM clock_timestamp())::bigint")
+        .fetch_one(&mut app)
+        .await
+        .unwrap();
+    let now = Duration::from_secs(now.unsigned_abs());
+    assert!(
+        now.abs_diff(locked.now) < Duration::from_secs(600),
+        "the time of the database: {:?}",
+        locked.now
+    );
+    drop(tx);
+
+    let (gateway, _) = taken(&mut app, &invoices, 0).await;
+    let mut tx = seqline::begin(&pool).await.unwrap();
+    assert_eq!(lock(&mut tx, &invoices).await.unwrap().unwrap().window, None);
+    assert!(!store_window(&mut tx, &saving(&invoices, session, 2), "late").await.unwrap());
+    assert!(!store_window(&mut tx, &saving(&invoices, gateway, 2), "not over REST").await.unwrap());
+}
+
+#[tokio::test]
+async fn people_release_and_reset_them() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    append(&db.pool(Role::Producer, 1), 1..=5).await;
+    agent(&mut app, "billing").await;
+    let invoices = consumer("invoices");
+    let apply = Mode::Apply { why: Some("stuck") };
+    let rule = |error| match error {
+        ChangeError::Refused { rule, .. } => rule,
+        error => panic!("{error:?}"),
+    };
+    let error = release_holder(&mut app, &invoices, apply).await.unwrap_err();
+    assert_eq!(rule(error), "agent_consumer_unknown");
+    let (session, _) = taken(&mut app, &invoices, 3).await;
+    release_holder(&mut app, &invoices, Mode::Plan).await.unwrap();
+    assert_eq!(save(&mut app, &[saving(&invoices, session, 3)]).await.unwrap(), [true], "only a plan");
+    let before = release_holder(&mut app, &invoices, apply).await.unwrap();
+    assert_eq!(before.holder.map(|holder| holder.session), Some(session));
+    assert_eq!(save(&mut app, &[saving(&invoices, session, 4)]).await.unwrap(), [false]);
+    let (session, taken_again) = taken(&mut app, &invoices, 0).await;
+    assert_eq!((taken_again.acked_seq, taken_again.generation), (3, 3));
+    for wrong in [-1, 6] {
+        let error = reset(&mut app, &invoices, wrong, apply).await.unwrap_err();
+        assert_eq!(rule(error), "agent_consumer_position");
+    }
+    assert_eq!(reset(&mut app, &invoices, 1, apply).await.unwrap().acked_seq, 3);
+    assert_eq!(save(&mut app, &[saving(&invoices, session, 5)]).await.unwrap(), [false]);
+    assert_eq!(acked(&mut app, &invoices).await, 1);
+    let written: Vec<(String, String, String, String, Option<String>)> = sqlx::query_as(
+        "SELECT action, subject, before::text, after::text, why FROM seqline.audit_log
+         WHERE action LIKE 'agent.%' ORDER BY id",
+    )
+    .fetch_all(&mut app)
+    .await
+    .unwrap();
+    let facts = |acked: i64, generation: i64, held: bool| {
+        let holder = if held { r#", "holder_kind": "gateway""# } else { "" };
+        format!(r#"{{"acked_seq": {acked}, "generation": {generation}{holder}}}"#)
+    };
+    let row = |action: &str, before: String, after: String| {
+        (action.to_owned(), "billing/invoices".to_owned(), before, after, Some("stuck".to_owned()))
+    };
+    assert_eq!(
+        written,
+        [
+            row("agent.release", facts(3, 1, true), facts(3, 2, false)),
+            row("agent.reset", facts(3, 3, true), facts(1, 4, false)),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn they_are_listed_page_by_page() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    for id in ["billing", "support"] {
+        agent(&mut app, id).await;
+        for name in ["a", "b"] {
+            taken(&mut app, &AgentConsumer::new(id, name).unwrap(), 0).await;
+        }
+    }
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let page = list(&mut app, None, after.as_ref(), 3).await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.consumer.clone());
+        seen.extend(page.iter().map(|cursor| cursor.consumer.to_string()));
+    }
+    assert_eq!(seen, ["billing/a", "billing/b", "support/a", "support/b"]);
+    let of_one = list(&mut app, Some("support"), None, 10).await.unwrap();
+    assert_eq!(of_one.len(), 2);
+}
