@@ -17,8 +17,8 @@ use utoipa::{IntoParams, ToSchema};
 use super::envelope::EventSchema;
 use super::hub::page::{Page, PageLimits};
 use super::hub::reader::Reader;
-use super::hub::waiting::{Kind, Place};
-use super::query::{self, After, Asked, READING, Resource, SELECTING, Selection};
+use super::hub::waiting::{Kind, WaitingPlace};
+use super::query::{self, After, READING, ReadQuery, Resource, SELECTING, Selection};
 use super::{Api, Caller, Code, Credential, Params, PathParams, Problem};
 use crate::limits::{API_LOOK_MAX, API_PAGE_EVENTS_USUAL, API_RETRY_AFTER};
 
@@ -177,7 +177,7 @@ pub(super) async fn of_resource(
 }
 
 /// Fills a page, and waits for what comes into it if that is wanted.
-async fn page(api: &Api, caller: &Caller, after: After, asked: Asked) -> Result<Response, Problem> {
+async fn page(api: &Api, caller: &Caller, after: After, asked: ReadQuery) -> Result<Response, Problem> {
     let keys = &api.config.api;
     let events_max = usize::try_from(keys.page_events_max).unwrap_or(usize::MAX);
     let limits = PageLimits {
@@ -217,7 +217,7 @@ impl Looking<'_> {
     async fn fill(
         &self,
         page: &mut Page,
-        take_place: impl Fn() -> Result<Place, Problem>,
+        take_place: impl Fn() -> Result<WaitingPlace, Problem>,
     ) -> Result<i64, Problem> {
         let begun = self.clock.elapsed();
         let (look_until, wait_until) = (begun + API_LOOK_MAX, begun + self.wait);
@@ -258,7 +258,7 @@ impl Looking<'_> {
 }
 
 /// A place to wait, within `api.waiting_max`.
-pub(super) fn take_place(api: &Api, caller: &Caller, kind: Kind) -> Result<Place, Problem> {
+pub(super) fn take_place(api: &Api, caller: &Caller, kind: Kind) -> Result<WaitingPlace, Problem> {
     api.waiting.enter(&caller.access.principal, kind).ok_or_else(|| {
         Problem::new(
             Code::RateLimited,

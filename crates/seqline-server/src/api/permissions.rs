@@ -44,13 +44,13 @@ struct Shared {
     reached: AtomicI64,
     known: Mutex<Known>,
     /// One load at a time for each credential, and so many for all: each belongs to one of these.
-    loads: [Place; PERMISSION_LOADS_MAX],
+    loads: [LoadPlace; PERMISSION_LOADS_MAX],
     hasher: RandomState,
 }
 
 /// Where one question at a time is asked.
 #[derive(Default)]
-struct Place {
+struct LoadPlace {
     alone: tokio::sync::Mutex<()>,
     /// How many questions the database did not answer.
     unanswered: AtomicU64,
@@ -93,7 +93,7 @@ impl Permissions {
             clock,
             reached: AtomicI64::new(i64::MIN),
             known: Mutex::new(known),
-            loads: std::array::from_fn(|_| Place::default()),
+            loads: std::array::from_fn(|_| LoadPlace::default()),
             hasher: RandomState::new(),
         }))
     }
@@ -171,7 +171,7 @@ impl Permissions {
 }
 
 impl Shared {
-    fn place_of(&self, credential: &Credential) -> &Place {
+    fn place_of(&self, credential: &Credential) -> &LoadPlace {
         let hash = self.hasher.hash_one(credential);
         &self.loads[usize::try_from(hash % PERMISSION_LOADS_MAX as u64).unwrap_or_default()]
     }

@@ -35,7 +35,7 @@ pub(crate) struct Resource {
 
 /// What a query says. What it may not say in this place is not in it.
 #[derive(Debug, PartialEq, Eq, Default)]
-pub(crate) struct Asked {
+pub(crate) struct ReadQuery {
     pub(crate) after: Option<After>,
     /// At least 1.
     pub(crate) limit: Option<usize>,
@@ -61,7 +61,7 @@ pub(crate) const READING: [&str; 3] = ["after", "limit", "wait"];
 pub(crate) const SELECTING: [&str; 5] = ["type", "space_id", "channel_id", "resource_kind", "resource_id"];
 
 /// Reads a query of which these parameters are known. All that is wrong is told at once.
-pub(crate) fn parse(pairs: &[(String, String)], known: &[&str]) -> Result<Asked, Problem> {
+pub(crate) fn parse(pairs: &[(String, String)], known: &[&str]) -> Result<ReadQuery, Problem> {
     let mut query = Query { pairs, faults: Vec::new() };
     for (name, _) in pairs {
         if !known.contains(&name.as_str()) {
@@ -90,7 +90,7 @@ pub(crate) fn parse(pairs: &[(String, String)], known: &[&str]) -> Result<Asked,
     });
     let selection = query.selection();
     if query.faults.is_empty() {
-        return Ok(Asked { after, limit, wait: wait.unwrap_or_default(), generation, selection });
+        return Ok(ReadQuery { after, limit, wait: wait.unwrap_or_default(), generation, selection });
     }
     let problem = Problem::new(Code::ValidationFailed, "a parameter of the query is not as expected");
     Err(query.faults.into_iter().fold(problem, |problem, (name, what)| problem.at(format!("/{name}"), what)))
@@ -195,7 +195,7 @@ mod tests {
         READING.into_iter().chain(SELECTING).collect()
     }
 
-    fn parsed(pairs: &[(&str, &str)]) -> Result<Asked, Problem> {
+    fn parsed(pairs: &[(&str, &str)]) -> Result<ReadQuery, Problem> {
         let pairs: Vec<_> =
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         parse(&pairs, &all())
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(asked.selection, Selection { filter, resource: None });
         assert_eq!(parsed(&[("after", "oldest")]).unwrap().after, Some(After::Oldest));
         assert_eq!(parsed(&[("after", "head")]).unwrap().after, Some(After::Head));
-        assert_eq!(parsed(&[]).unwrap(), Asked::default());
+        assert_eq!(parsed(&[]).unwrap(), ReadQuery::default());
     }
 
     #[test]

@@ -114,7 +114,7 @@ async fn serve(
         .max_header_list_size(u32::try_from(API_HEAD_BYTES_MAX).unwrap_or(u32::MAX))
         .keep_alive_interval(API_PING_INTERVAL)
         .keep_alive_timeout(keys.request_timeout);
-    let (asked, answers) = (Arc::new(Asked::default()), Answers::new(door.clock.clone()));
+    let (asked, answers) = (Arc::new(Activity::default()), Answers::new(door.clock.clone()));
     let (counted, watched) = (asked.clone(), answers.clone());
     let service = hyper::service::service_fn(move |request: hyper::Request<Incoming>| {
         let (router, under_way) = (router.clone(), UnderWay::begin(&counted));
@@ -152,12 +152,12 @@ async fn serve(
 
 /// What was asked on one connection.
 #[derive(Debug, Default)]
-struct Asked {
+struct Activity {
     ever: AtomicUsize,
     under_way: AtomicUsize,
 }
 
-impl Asked {
+impl Activity {
     /// Returns when nothing was asked, and nothing was under way, for about `limit`.
     async fn ends(&self, clock: &Clock, limit: Duration) {
         loop {
@@ -173,10 +173,10 @@ impl Asked {
 }
 
 /// A request, until its answer was sent or given up.
-struct UnderWay(Arc<Asked>);
+struct UnderWay(Arc<Activity>);
 
 impl UnderWay {
-    fn begin(asked: &Arc<Asked>) -> Self {
+    fn begin(asked: &Arc<Activity>) -> Self {
         asked.ever.fetch_add(1, Ordering::Relaxed);
         asked.under_way.fetch_add(1, Ordering::Relaxed);
         Self(asked.clone())

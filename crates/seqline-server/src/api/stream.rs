@@ -26,7 +26,7 @@ use utoipa::IntoParams;
 use super::events::{SelectingParams, take_place};
 use super::hub::page::{Page, PageLimits};
 use super::hub::rendered::Rendered;
-use super::hub::waiting::{Kind, Place};
+use super::hub::waiting::{Kind, WaitingPlace};
 use super::query::{self, After, SELECTING, Selection};
 use super::{Api, Caller, Code, Credential, Params, Problem};
 use crate::limits::{
@@ -143,7 +143,7 @@ struct Streaming {
     sender: mpsc::Sender<Bytes>,
     /// When the last piece was sent, by the clock's elapsed time.
     sent_at: Duration,
-    _place: Place,
+    _place: WaitingPlace,
     /// The end of the epoch waits for it.
     _under_way: TaskTrackerToken,
 }

@@ -19,7 +19,7 @@ use super::window::{Action, Input, Looked, Seen};
 use crate::api::envelope::EventSchema;
 use crate::api::events::take_place;
 use crate::api::hub::page::{Page, PageLimits};
-use crate::api::hub::reader::{Reader, Refused};
+use crate::api::hub::reader::{PageRefused, Reader};
 use crate::api::hub::waiting::Kind;
 use crate::api::problem::ResyncReason;
 use crate::api::query::{self, Selection};
@@ -248,7 +248,7 @@ impl Polling<'_> {
     }
 
     /// The position cannot be read from: the consumer goes on at the head, and the agent is told.
-    async fn lost(&mut self, refused: Refused) -> Problem {
+    async fn lost(&mut self, refused: PageRefused) -> Problem {
         let problem = Problem::from(refused);
         let Some(resync) = problem.to_resync() else { return problem };
         let reason = match resync.reason {

@@ -113,14 +113,14 @@ pub(crate) struct Sender<'a> {
 
 /// Where the events of a request are in its body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum EventPlace {
     /// The body is the event.
     Body,
     /// They are the elements of the member `events`.
     Events,
 }
 
-impl Place {
+impl EventPlace {
     /// The JSON pointer of an event.
     pub(crate) fn of(self, index: usize) -> String {
         match self {
@@ -157,7 +157,7 @@ impl EventBody {
     pub(crate) fn into_event(
         self,
         sender: Sender<'_>,
-        place: Place,
+        place: EventPlace,
         index: usize,
     ) -> Result<NewEvent, Problem> {
         let at = |member: &str, message: &str| {
@@ -243,13 +243,13 @@ mod tests {
 
     fn event(more: &str) -> Result<NewEvent, Problem> {
         let body = format!("{{{LEAST}{more}}}");
-        from_json::<EventBody>(body.as_bytes())?.into_event(SENDER, Place::Events, 3)
+        from_json::<EventBody>(body.as_bytes())?.into_event(SENDER, EventPlace::Events, 3)
     }
 
     /// The place and the message of what is wrong.
     fn refused(body: &str) -> (String, String) {
         let event = from_json::<EventBody>(body.as_bytes());
-        let problem = event.and_then(|event| event.into_event(SENDER, Place::Events, 3)).unwrap_err();
+        let problem = event.and_then(|event| event.into_event(SENDER, EventPlace::Events, 3)).unwrap_err();
         assert_eq!(problem.code(), Code::ValidationFailed, "{problem:?}");
         let document = serde_json::to_value(problem.document()).unwrap();
         let text = |member: &str| document["errors"][0][member].as_str().unwrap().to_owned();
@@ -283,7 +283,7 @@ mod tests {
     fn numbers_of_a_payload_keep_every_digit() {
         let body = r#"{"type":"a.b","payload":{"n":1.000000000000000000001,"big":1e400},"resource_kind":"x","receive_action":"any"}"#;
         let event =
-            from_json::<EventBody>(body.as_bytes()).unwrap().into_event(SENDER, Place::Body, 0).unwrap();
+            from_json::<EventBody>(body.as_bytes()).unwrap().into_event(SENDER, EventPlace::Body, 0).unwrap();
         assert_eq!(event.payload().as_json(), r#"{"n":1.000000000000000000001,"big":1e400}"#);
     }
 

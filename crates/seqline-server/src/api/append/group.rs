@@ -7,7 +7,7 @@ use seqline::{AppendError, CommitError, DatabaseError, NewEvent, commit};
 use tokio::sync::oneshot;
 
 use super::stage::stage;
-use super::{Appended, Asked, Held, Idempotency, Place};
+use super::{Appended, EventPlace, Held, Idempotency, QueuedAppend};
 use crate::api::database::Database;
 use crate::api::{Code, Problem};
 use crate::limits::{
@@ -24,7 +24,7 @@ pub(super) struct Group {
 
 /// A request of a group.
 pub(super) struct Request {
-    place: Place,
+    place: EventPlace,
     pub(super) idempotency: Option<Idempotency>,
     /// Its events among those of the group.
     pub(super) events: Range<usize>,
@@ -48,7 +48,7 @@ impl Request {
 type Outcomes = Vec<Result<Appended, Problem>>;
 
 /// Why nothing is known to have been appended.
-pub(super) enum Refused {
+pub(super) enum GroupRefused {
     /// Something is wrong with a request, and the others may be good.
     Request(AppendError),
     /// The same, and it is known with which, by its place among them.
@@ -66,9 +66,9 @@ pub(super) enum Because {
 }
 
 impl Group {
-    pub(super) fn new(asked: Vec<Asked>) -> Self {
+    pub(super) fn new(asked: Vec<QueuedAppend>) -> Self {
         let (mut requests, mut events) = (Vec::with_capacity(asked.len()), Vec::new());
-        for Asked { events: of_request, place, idempotency, answer, _held } in asked {
+        for QueuedAppend { events: of_request, place, idempotency, answer, _held } in asked {
             let begin = events.len();
             events.extend(of_request);
             requests.push(Request { place, idempotency, events: begin..events.len(), answer, _held });
@@ -95,7 +95,7 @@ impl Group {
                         request.answer(outcome);
                     }
                 }
-                Err(Refused::This { request, because }) if request < requests.len() => {
+                Err(GroupRefused::This { request, because }) if request < requests.len() => {
                     let wrong = requests.remove(request);
                     match because {
                         Because::Event { index, error } => wrong.refuse(&error, Some(index)),
@@ -103,7 +103,7 @@ impl Group {
                     }
                     to_try.push(requests);
                 }
-                Err(Refused::Request(error)) => {
+                Err(GroupRefused::Request(error)) => {
                     waits.note(&error);
                     if waits.are_too_many() {
                         let problem = Problem::unavailable(WAITS);
@@ -117,11 +117,11 @@ impl Group {
                         to_try.extend([behind, requests]);
                     }
                 }
-                Err(Refused::This { .. }) => {
+                Err(GroupRefused::This { .. }) => {
                     let problem = Problem::internal("append", &"a request that is wrong is not there");
                     give_up(vec![requests], &problem);
                 }
-                Err(Refused::Everything(problem)) => {
+                Err(GroupRefused::Everything(problem)) => {
                     give_up(vec![requests], &problem);
                     // Those that were not tried are not in doubt.
                     let problem = match problem.code() {
@@ -181,14 +181,14 @@ async fn attempt(
     events: &[NewEvent],
     retention: Duration,
     lock_wait: Duration,
-) -> Result<Outcomes, Refused> {
+) -> Result<Outcomes, GroupRefused> {
     let mut lease = database.lease().await?;
     let begun = async {
         let mut tx = lease.begin().await?;
         // Numbering is waited for by its own setting, and no statement runs in COMMIT.
         store::operate::bound(&mut tx, lock_wait, lock_wait * API_APPEND_STATEMENT_FACTOR).await?;
         let staged = stage(&mut tx, requests, events, retention).await?;
-        Ok::<_, Refused>((tx, staged))
+        Ok::<_, GroupRefused>((tx, staged))
     };
     let (tx, staged) = database.in_time(begun).await?;
     if staged.ids.is_empty() {
@@ -227,23 +227,23 @@ async fn attempt(
 }
 
 /// What a transaction that did not commit means for its requests.
-fn not_committed(error: CommitError) -> Refused {
+fn not_committed(error: CommitError) -> GroupRefused {
     match error {
         CommitError::Unknown(error) | CommitError::NotKnownDurable(error) => {
             tracing::warn!(error = %error, "connection lost while events were committed");
-            Refused::Everything(outcome_unknown())
+            GroupRefused::Everything(outcome_unknown())
         }
         CommitError::DuplicateId { id, message } => {
-            Refused::Request(AppendError::DuplicateId { id, message })
+            GroupRefused::Request(AppendError::DuplicateId { id, message })
         }
         CommitError::Database(error) if !error.is_retryable() => {
-            Refused::Request(AppendError::Database(error))
+            GroupRefused::Request(AppendError::Database(error))
         }
         error if error.is_retryable() => {
             tracing::warn!(error = %error, "events were not committed");
-            Refused::Everything(Problem::unavailable("the events could not be committed now"))
+            GroupRefused::Everything(Problem::unavailable("the events could not be committed now"))
         }
-        error => Refused::Everything(Problem::internal("commit", &error)),
+        error => GroupRefused::Everything(Problem::internal("commit", &error)),
     }
 }
 
@@ -258,7 +258,7 @@ fn outcome_unknown() -> Problem {
 }
 
 /// Why a request is refused. `event` is which of its events is wrong, if that is known and not in the error.
-fn refusal(error: &AppendError, place: Place, events: usize, event: Option<usize>) -> Problem {
+fn refusal(error: &AppendError, place: EventPlace, events: usize, event: Option<usize>) -> Problem {
     match error {
         AppendError::Invalid(invalid) => match event.or_else(|| invalid.position()) {
             Some(index) => place.refusal(index, invalid),
@@ -288,20 +288,20 @@ fn refusal(error: &AppendError, place: Place, events: usize, event: Option<usize
     }
 }
 
-impl From<DatabaseError> for Refused {
+impl From<DatabaseError> for GroupRefused {
     /// Before the commit: nothing happened.
     fn from(error: DatabaseError) -> Self {
         AppendError::Database(error).into()
     }
 }
 
-impl From<sqlx::Error> for Refused {
+impl From<sqlx::Error> for GroupRefused {
     fn from(error: sqlx::Error) -> Self {
         DatabaseError::from(error).into()
     }
 }
 
-impl From<AppendError> for Refused {
+impl From<AppendError> for GroupRefused {
     fn from(error: AppendError) -> Self {
         match error {
             // Each would wait for what the other holds, or one of them for somebody else: the others do not.
@@ -313,7 +313,7 @@ impl From<AppendError> for Refused {
             AppendError::Database(error) if error.is_retryable() || error.sqlstate().is_none() => {
                 Self::Everything(error.into())
             }
-            AppendError::ReadOnly { .. } => Self::Everything(refusal(&error, Place::Body, 1, None)),
+            AppendError::ReadOnly { .. } => Self::Everything(refusal(&error, EventPlace::Body, 1, None)),
             error => Self::Request(error),
         }
     }

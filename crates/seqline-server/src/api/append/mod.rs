@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 pub(super) use self::batch::BatchSeed;
-pub(super) use self::event::{EventBody, Place, Sender};
+pub(super) use self::event::{EventBody, EventPlace, Sender};
 use self::group::Group;
 pub(super) use self::idempotency::{Idempotency, KeyHeader};
 use self::queue::{Queue, Waiting};
@@ -42,10 +42,10 @@ use crate::limits::{API_APPEND_GROUPS_MAX, API_KEYS_PRUNED_AT_ONCE};
 use crate::{config, store};
 
 /// Events of one request, and whom to tell.
-pub(super) struct Asked {
+pub(super) struct QueuedAppend {
     events: Vec<NewEvent>,
     /// Where they were in the request.
-    place: Place,
+    place: EventPlace,
     idempotency: Option<Idempotency>,
     answer: oneshot::Sender<Result<Appended, Problem>>,
     _held: Held,
@@ -70,7 +70,7 @@ pub(super) struct Appended {
 /// Takes events and appends them. Cheap to clone; what it runs ends with the last clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Appender {
-    asked: mpsc::UnboundedSender<Asked>,
+    asked: mpsc::UnboundedSender<QueuedAppend>,
     places: Arc<Semaphore>,
 }
 
@@ -89,7 +89,7 @@ impl Appender {
     pub(super) async fn append(
         &self,
         events: Vec<NewEvent>,
-        place: Place,
+        place: EventPlace,
         idempotency: Option<Idempotency>,
         room: Option<Room>,
     ) -> Result<Appended, Problem> {
@@ -98,7 +98,7 @@ impl Appender {
         let waiting = self.places.clone().try_acquire_owned().map_err(|_| busy())?;
         let (answer, answered) = oneshot::channel();
         let held = Held { _waiting: waiting, _room: room };
-        let asked = Asked { events, place, idempotency, answer, _held: held };
+        let asked = QueuedAppend { events, place, idempotency, answer, _held: held };
         let gone = || Problem::internal("append", &"what appends has ended");
         self.asked.send(asked).map_err(|_| gone())?;
         answered.await.unwrap_or_else(|_| Err(gone()))
@@ -129,8 +129,8 @@ pub(crate) async fn prune(
 
 /// Hands out groups until nobody can ask any more and all were answered.
 async fn run(
-    mut received: mpsc::UnboundedReceiver<Asked>,
-    mut queue: Queue<Asked>,
+    mut received: mpsc::UnboundedReceiver<QueuedAppend>,
+    mut queue: Queue<QueuedAppend>,
     database: Database,
     retention: Duration,
 ) {
@@ -166,7 +166,7 @@ async fn run(
     }
 }
 
-fn waiting(asked: Asked) -> Waiting<Asked> {
+fn waiting(asked: QueuedAppend) -> Waiting<QueuedAppend> {
     Waiting {
         events: asked.events.len(),
         has_ids: asked.events.iter().any(|event| event.id().is_some()),

@@ -8,7 +8,7 @@ use seqline::{AppendError, NewEvent, append};
 use sqlx::PgTransaction;
 use uuid::Uuid;
 
-use super::group::{Because, Refused, Request};
+use super::group::{Because, GroupRefused, Request};
 use super::queue::Key;
 use super::{Appended, Idempotency};
 use crate::api::{Code, Problem};
@@ -41,7 +41,7 @@ pub(super) async fn stage(
     requests: &[Request],
     events: &[NewEvent],
     retention: Duration,
-) -> Result<Stage, Refused> {
+) -> Result<Stage, GroupRefused> {
     let known = take(tx, requests, retention).await?;
     let mut count = 0;
     let mut staged = Vec::with_capacity(requests.len());
@@ -81,7 +81,7 @@ pub(super) async fn stage(
 }
 
 /// Which request an event is of that was refused, as far as that is known.
-fn blamed(error: AppendError, requests: &[Request], staged: &[Staged], events: &[NewEvent]) -> Refused {
+fn blamed(error: AppendError, requests: &[Request], staged: &[Staged], events: &[NewEvent]) -> GroupRefused {
     match &error {
         AppendError::Invalid(invalid) => {
             let found = invalid.position().and_then(|position| {
@@ -92,7 +92,9 @@ fn blamed(error: AppendError, requests: &[Request], staged: &[Staged], events: &
                 staged.iter().enumerate().find_map(|(request, staged)| Some((request, range_of(staged)?)))
             });
             match found {
-                Some((request, index)) => Refused::This { request, because: Because::Event { index, error } },
+                Some((request, index)) => {
+                    GroupRefused::This { request, because: Because::Event { index, error } }
+                }
                 None => error.into(),
             }
         }
@@ -102,7 +104,7 @@ fn blamed(error: AppendError, requests: &[Request], staged: &[Staged], events: &
                 events[request.events.clone()].iter().any(|event| event.id() == Some(*id))
             };
             match requests.iter().rposition(has_id) {
-                Some(request) => Refused::This { request, because: Because::Unclear },
+                Some(request) => GroupRefused::This { request, because: Because::Unclear },
                 None => error.into(),
             }
         }
@@ -122,7 +124,7 @@ async fn take(
     tx: &mut PgTransaction<'_>,
     requests: &[Request],
     retention: Duration,
-) -> Result<Known, Refused> {
+) -> Result<Known, GroupRefused> {
     let asked = keys(requests.iter().filter_map(|request| request.idempotency.as_ref()));
     let mut known = Known::new();
     if asked.keys.is_empty() {
@@ -146,7 +148,7 @@ async fn keep(
     tx: &mut PgTransaction<'_>,
     new: &[(&Request, &Range<usize>)],
     ids: &[Uuid],
-) -> Result<(), Refused> {
+) -> Result<(), GroupRefused> {
     let keyed = new.iter().filter_map(|(request, range)| Some((request.idempotency.as_ref()?, range)));
     let (asked, ranges): (Vec<&Idempotency>, Vec<&Range<usize>>) = keyed.unzip();
     if asked.is_empty() {

@@ -15,7 +15,7 @@ fn clock() -> (Clock, ClockHand) {
     Clock::manual(OffsetDateTime::UNIX_EPOCH)
 }
 
-fn no_place() -> Result<Place, Problem> {
+fn no_place() -> Result<WaitingPlace, Problem> {
     Err(Problem::internal("test", &"nobody is to wait"))
 }
 

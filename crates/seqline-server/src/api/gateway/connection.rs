@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::close::Close;
 use super::delivery::Delivery;
 use super::frame::{self, Ack, ClientFrame, Hello, Refusal, ServerFrame};
-use super::identify::{self, Established, Refused};
+use super::identify::{self, Established, IdentifyRefused};
 use super::outgoing::Outgoing;
 use super::sessions::Session;
 use crate::api::agents::acknowledged_seq;
@@ -78,12 +78,12 @@ impl Connection {
             ClientFrame::Resume(asked) => Box::pin(identify::resume(&self.api, &self.door, asked)).await,
             ClientFrame::Ack(_) | ClientFrame::Heartbeat(_) => {
                 let problem = Problem::new(Code::MalformedRequest, "identify first");
-                Err(Refused(Some(problem), Close::InvalidFrame))
+                Err(IdentifyRefused(Some(problem), Close::InvalidFrame))
             }
         };
         match established {
             Ok(established) => self.deliver(established).await,
-            Err(Refused(problem, close)) => {
+            Err(IdentifyRefused(problem, close)) => {
                 if let Some(problem) = problem {
                     self.outgoing.frame(&ServerFrame::Error(Refusal::of(&problem)));
                 }
@@ -234,7 +234,7 @@ struct Running<'a> {
     heard_at: Duration,
 }
 
-type Filled = (Page, Result<i64, reader::Refused>);
+type Filled = (Page, Result<i64, reader::PageRefused>);
 
 impl Running<'_> {
     async fn run(&mut self, delivery: &mut Delivery) -> End {

@@ -10,7 +10,7 @@ use super::delivery::{Consuming, Delivery, Reading, resync_of_reader};
 use super::frame::{Identify, Ready, Resume, ServerFrame};
 use super::sessions::{Held, Resumed, Session, State};
 use crate::api::agents::{Resync, Window, bounds};
-use crate::api::hub::waiting::{Kind, Place};
+use crate::api::hub::waiting::{Kind, WaitingPlace};
 use crate::api::query::After;
 use crate::api::{Api, Caller, Code, Door, Problem};
 use crate::limits::AGENT_HOLDER_SEEN;
@@ -23,15 +23,15 @@ pub(super) struct Established {
     /// Says when the connection is to end.
     pub(super) told: watch::Receiver<Option<Close>>,
     /// Its place among those of the principal.
-    pub(super) place: Place,
+    pub(super) place: WaitingPlace,
     /// What the client is told first.
     pub(super) frames: Vec<String>,
 }
 
 /// Why there is none: what the client is told, and how the connection ends.
-pub(super) struct Refused(pub(super) Option<Problem>, pub(super) Close);
+pub(super) struct IdentifyRefused(pub(super) Option<Problem>, pub(super) Close);
 
-impl From<Problem> for Refused {
+impl From<Problem> for IdentifyRefused {
     fn from(problem: Problem) -> Self {
         let close = match problem.code() {
             Code::Unauthenticated => Close::Unauthenticated,
@@ -43,14 +43,14 @@ impl From<Problem> for Refused {
     }
 }
 
-impl From<seqline::DatabaseError> for Refused {
+impl From<seqline::DatabaseError> for IdentifyRefused {
     fn from(error: seqline::DatabaseError) -> Self {
         Problem::from(error).into()
     }
 }
 
 /// Whoever shows this token.
-async fn caller(api: &Api, door: &Door, token: &str) -> Result<(Caller, Place), Refused> {
+async fn caller(api: &Api, door: &Door, token: &str) -> Result<(Caller, WaitingPlace), IdentifyRefused> {
     let caller = Caller::of_token(token, api, door).await?;
     let place = api.waiting.enter(&caller.access.principal, Kind::Connection).ok_or_else(|| {
         Problem::new(
@@ -62,7 +62,11 @@ async fn caller(api: &Api, door: &Door, token: &str) -> Result<(Caller, Place), 
 }
 
 /// Begins a session.
-pub(super) async fn identify(api: &Api, door: &Door, asked: Identify) -> Result<Established, Refused> {
+pub(super) async fn identify(
+    api: &Api,
+    door: &Door,
+    asked: Identify,
+) -> Result<Established, IdentifyRefused> {
     let (caller, place) = caller(api, door, &asked.token).await?;
     if caller.access.kind == PrincipalKind::Agent {
         return identify_agent(api, caller, place, &asked).await;
@@ -98,9 +102,9 @@ pub(super) async fn identify(api: &Api, door: &Door, asked: Identify) -> Result<
 async fn identify_agent(
     api: &Api,
     caller: Caller,
-    place: Place,
+    place: WaitingPlace,
     asked: &Identify,
-) -> Result<Established, Refused> {
+) -> Result<Established, IdentifyRefused> {
     let agent = caller.access.principal.clone();
     let consumer = match asked.consumer.as_deref() {
         None => AgentConsumer::default_of(agent),
@@ -123,18 +127,21 @@ async fn identify_agent(
         consumers_max: api.config.agent.consumers_max,
         unless_seen_within: polite.then_some(AGENT_HOLDER_SEEN),
     };
-    let (cursor, before) =
-        match api.database.ask(async |connection| agent::take(connection, &taking).await).await? {
-            Take::Taken { cursor, before } => (cursor, before),
-            Take::Held(cursor) => {
-                return Err(Refused(Some(crate::api::agents::replaced(&cursor)), Close::ConsumerHeld));
-            }
-            Take::TooMany => {
-                let detail = "the agent has as many consumers as agent.consumers_max allows";
-                return Err(Problem::new(Code::Conflict, detail).into());
-            }
-            Take::NoAgent => return Err(Problem::new(Code::Unauthenticated, "the agent was deleted").into()),
-        };
+    let (cursor, before) = match api
+        .database
+        .ask(async |connection| agent::take(connection, &taking).await)
+        .await?
+    {
+        Take::Taken { cursor, before } => (cursor, before),
+        Take::Held(cursor) => {
+            return Err(IdentifyRefused(Some(crate::api::agents::replaced(&cursor)), Close::ConsumerHeld));
+        }
+        Take::TooMany => {
+            let detail = "the agent has as many consumers as agent.consumers_max allows";
+            return Err(Problem::new(Code::Conflict, detail).into());
+        }
+        Take::NoAgent => return Err(Problem::new(Code::Unauthenticated, "the agent was deleted").into()),
+    };
     // One that was not heard of for long.
     drop(api.sessions.retire(&consumer));
     if let Some(before) = before {
@@ -159,11 +166,11 @@ pub(crate) async fn retire(api: &Api, consumer: &AgentConsumer) -> Result<(), se
 }
 
 /// Goes on with a session.
-pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Established, Refused> {
+pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Established, IdentifyRefused> {
     let (caller, place) = caller(api, door, &asked.token).await?;
     let Resumed::Session(session, told) = api.sessions.resume(asked.session_id, &caller.access.principal)
     else {
-        return Err(Refused(None, Close::SessionInvalid));
+        return Err(IdentifyRefused(None, Close::SessionInvalid));
     };
     let head = api.reader.hub.position();
     if let Some(held) = session.held.clone() {
@@ -177,7 +184,7 @@ pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Esta
         let (saved, cursor) = found.await?;
         let Some(cursor) = cursor.filter(|_| saved == [true]) else {
             api.sessions.end(session.id);
-            return Err(Refused(None, Close::ConsumerReplaced));
+            return Err(IdentifyRefused(None, Close::ConsumerReplaced));
         };
         held.saved(&save);
         return Ok(consuming(api, Comer { caller, place, told }, session, held, cursor.lost, head, true));
@@ -188,7 +195,7 @@ pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Esta
         return Err(problem.at("/position", "expected the position of the last event that you have").into());
     };
     if position.epoch != api.epoch {
-        return Err(Refused(None, Close::SessionInvalid));
+        return Err(IdentifyRefused(None, Close::SessionInvalid));
     }
     let frames = vec![ServerFrame::Resumed(of_reader(api, &caller, session.id, position.seq)).to_text()];
     let delivery = Delivery::Reader(Reading { position: position.seq, backlog_end: Some(head) });
@@ -198,7 +205,7 @@ pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Esta
 /// Somebody who is let in.
 struct Comer {
     caller: Caller,
-    place: Place,
+    place: WaitingPlace,
     told: watch::Receiver<Option<Close>>,
 }
 

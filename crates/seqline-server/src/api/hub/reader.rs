@@ -29,35 +29,35 @@ use crate::limits::{API_FIRST_READ_EVENTS, HUB_LOOK_EVENTS_MAX};
 
 /// Why a page could not be filled.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum PageRefused {
     /// What the reader is to be told.
     Told(Problem),
     /// The database did not answer. Not logged yet: those who ask again all the time would fill the log.
     Database(DatabaseError),
 }
 
-impl From<Problem> for Refused {
+impl From<Problem> for PageRefused {
     fn from(problem: Problem) -> Self {
         Self::Told(problem)
     }
 }
 
-impl From<DatabaseError> for Refused {
+impl From<DatabaseError> for PageRefused {
     fn from(error: DatabaseError) -> Self {
         Self::Database(error)
     }
 }
 
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Self {
+impl From<PageRefused> for Problem {
+    fn from(refused: PageRefused) -> Self {
         match refused {
-            Refused::Told(problem) => problem,
-            Refused::Database(error) => error.into(),
+            PageRefused::Told(problem) => problem,
+            PageRefused::Database(error) => error.into(),
         }
     }
 }
 
-impl Refused {
+impl PageRefused {
     /// Whether the same may succeed in a while.
     pub(crate) fn is_outage(&self) -> bool {
         match self {
@@ -83,7 +83,7 @@ pub(crate) struct Reader {
 
 impl Reader {
     /// The number after which a reader at this place reads.
-    pub(crate) async fn begin(&self, after: After) -> Result<i64, Refused> {
+    pub(crate) async fn begin(&self, after: After) -> Result<i64, PageRefused> {
         match after {
             After::Head => Ok(self.hub.position()),
             After::Oldest => Ok(self.oldest().await?),
@@ -93,7 +93,7 @@ impl Reader {
     }
 
     /// What the credential gives now.
-    pub(crate) async fn access(&self, credential: &Credential) -> Result<Arc<Access>, Refused> {
+    pub(crate) async fn access(&self, credential: &Credential) -> Result<Arc<Access>, PageRefused> {
         let access = self.permissions.of(credential).await?;
         access.ok_or_else(|| {
             let detail = "the token has expired or was revoked, or its principal was disabled";
@@ -108,7 +108,7 @@ impl Reader {
         page: &mut Page,
         credential: &Credential,
         selection: &Selection,
-    ) -> Result<i64, Refused> {
+    ) -> Result<i64, PageRefused> {
         let head = self.hub.position();
         let access = self.access(credential).await?;
         if page.position > head {
@@ -137,7 +137,7 @@ impl Reader {
         head: i64,
         access: &Access,
         selection: &Selection,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), PageRefused> {
         // A history costs what it holds, however long the log is.
         let behind_max = self.behind_max.filter(|_| selection.resource.is_none());
         if behind_max.is_some_and(|behind_max| head - page.position > behind_max) {
@@ -195,7 +195,7 @@ impl Reader {
         Ok(first? - 1)
     }
 
-    async fn refuse_beyond_the_log(&self, seq: i64) -> Result<(), Refused> {
+    async fn refuse_beyond_the_log(&self, seq: i64) -> Result<(), PageRefused> {
         let head: Result<i64, DatabaseError> =
             self.read(async |connection| read::head(connection).await).await;
         let head = head?;
@@ -206,7 +206,7 @@ impl Reader {
     }
 
     /// Tells a reader that it has to start anew, and where it can.
-    async fn resync(&self, reason: ResyncReason, oldest: Option<i64>) -> Refused {
+    async fn resync(&self, reason: ResyncReason, oldest: Option<i64>) -> PageRefused {
         let oldest = match oldest {
             Some(oldest) => Ok(oldest),
             None => self.oldest().await,

@@ -32,7 +32,7 @@ struct Taken {
 
 /// One place, for as long as it is held.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct WaitingPlace {
     room: WaitingRoom,
     principal: String,
     kind: Kind,
@@ -45,7 +45,7 @@ impl WaitingRoom {
     }
 
     /// A place, if this principal has one left.
-    pub(crate) fn enter(&self, principal: &str, kind: Kind) -> Option<Place> {
+    pub(crate) fn enter(&self, principal: &str, kind: Kind) -> Option<WaitingPlace> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let count = taken.by_principal.get(principal).copied().unwrap_or_default();
         if count >= self.places {
@@ -53,7 +53,7 @@ impl WaitingRoom {
         }
         taken.by_principal.insert(principal.to_owned(), count + 1);
         *taken.by_kind.entry(kind).or_default() += 1;
-        Some(Place { room: self.clone(), principal: principal.to_owned(), kind })
+        Some(WaitingPlace { room: self.clone(), principal: principal.to_owned(), kind })
     }
 
     /// How many places are taken for this, by all.
@@ -63,7 +63,7 @@ impl WaitingRoom {
     }
 }
 
-impl Drop for Place {
+impl Drop for WaitingPlace {
     fn drop(&mut self) {
         let mut taken = self.room.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = taken.by_kind.get_mut(&self.kind) {

@@ -12,9 +12,9 @@ use utoipa::{PartialSchema, ToSchema};
 
 /// The number of an event, or a time for the first event that was appended then or later.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place(pub(super) Target);
+pub(super) struct LogPlace(pub(super) Target);
 
-impl<'de> Deserialize<'de> for Place {
+impl<'de> Deserialize<'de> for LogPlace {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(PlaceVisitor)
     }
@@ -23,29 +23,29 @@ impl<'de> Deserialize<'de> for Place {
 struct PlaceVisitor;
 
 impl Visitor<'_> for PlaceVisitor {
-    type Value = Place;
+    type Value = LogPlace;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the number of an event, or a time such as \"2026-11-30T08:00:00Z\"")
     }
 
-    fn visit_i64<E: Error>(self, seq: i64) -> Result<Place, E> {
-        Ok(Place(Target::Seq(seq)))
+    fn visit_i64<E: Error>(self, seq: i64) -> Result<LogPlace, E> {
+        Ok(LogPlace(Target::Seq(seq)))
     }
 
-    fn visit_u64<E: Error>(self, seq: u64) -> Result<Place, E> {
+    fn visit_u64<E: Error>(self, seq: u64) -> Result<LogPlace, E> {
         // None is as high as that.
-        Ok(Place(Target::Seq(i64::try_from(seq).unwrap_or(i64::MAX))))
+        Ok(LogPlace(Target::Seq(i64::try_from(seq).unwrap_or(i64::MAX))))
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Place, E> {
+    fn visit_str<E: Error>(self, text: &str) -> Result<LogPlace, E> {
         let time = OffsetDateTime::parse(text, &Rfc3339);
-        time.map(|time| Place(Target::Time(time)))
+        time.map(|time| LogPlace(Target::Time(time)))
             .map_err(|_| E::invalid_value(serde::de::Unexpected::Other("another text"), &self))
     }
 }
 
-impl PartialSchema for Place {
+impl PartialSchema for LogPlace {
     fn schema() -> RefOr<Schema> {
         let number = ObjectBuilder::new()
             .schema_type(Type::Integer)
@@ -63,7 +63,7 @@ impl PartialSchema for Place {
     }
 }
 
-impl ToSchema for Place {}
+impl ToSchema for LogPlace {}
 
 #[cfg(test)]
 mod tests {
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_place_is_a_number_or_a_time() {
-        let place = |text: &str| serde_json::from_str::<Place>(text).map(|place| place.0);
+        let place = |text: &str| serde_json::from_str::<LogPlace>(text).map(|place| place.0);
         assert_eq!(place("1017").unwrap(), Target::Seq(1017));
         assert_eq!(place("18446744073709551615").unwrap(), Target::Seq(i64::MAX));
         assert_eq!(place("\"1970-01-01T01:00:00+01:00\"").unwrap(), Target::Time(OffsetDateTime::UNIX_EPOCH));

@@ -9,7 +9,7 @@ use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
-use crate::api::append::{Appended, BatchSeed, EventBody, KeyHeader, Place, Sender};
+use crate::api::append::{Appended, BatchSeed, EventBody, EventPlace, KeyHeader, Sender};
 use crate::api::body::{self, Said};
 use crate::api::{Api, Caller, Code, Door, Problem};
 
@@ -88,10 +88,10 @@ pub(super) async fn one(
     OriginalUri(uri): OriginalUri,
     request: Request,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(&door, &caller, uri, request).await?;
+    let asked = AppendRequest::read(&door, &caller, uri, request).await?;
     let event: EventBody = body::from_json(&asked.body)?;
-    let event = event.into_event(asked.sender(&caller), Place::Body, 0)?;
-    asked.append(&api, &caller, key, vec![event], Place::Body).await
+    let event = event.into_event(asked.sender(&caller), EventPlace::Body, 0)?;
+    asked.append(&api, &caller, key, vec![event], EventPlace::Body).await
 }
 
 /// Append several events
@@ -119,7 +119,7 @@ pub(super) async fn batch(
     OriginalUri(uri): OriginalUri,
     request: Request,
 ) -> Result<Response, Problem> {
-    let asked = Asked::read(&door, &caller, uri, request).await?;
+    let asked = AppendRequest::read(&door, &caller, uri, request).await?;
     let most = usize::try_from(api.config.api.append_events_max).unwrap_or(usize::MAX);
     let events = body::from_json_with(BatchSeed { most }, &asked.body)?;
     if events.is_empty() {
@@ -128,20 +128,20 @@ pub(super) async fn batch(
     }
     let sender = asked.sender(&caller);
     let events = events.into_iter().enumerate();
-    let events = events.map(|(index, event)| event.into_event(sender, Place::Events, index));
+    let events = events.map(|(index, event)| event.into_event(sender, EventPlace::Events, index));
     let events = events.collect::<Result<Vec<NewEvent>, Problem>>()?;
-    asked.append(&api, &caller, key, events, Place::Events).await
+    asked.append(&api, &caller, key, events, EventPlace::Events).await
 }
 
 /// What was sent, by somebody who may append.
-struct Asked {
+struct AppendRequest {
     method: Method,
     uri: Uri,
     headers: HeaderMap,
     body: Said,
 }
 
-impl Asked {
+impl AppendRequest {
     /// Reads it, unless it is known before that it is refused.
     async fn read(door: &Door, caller: &Caller, uri: Uri, request: Request) -> Result<Self, Problem> {
         caller.may_append()?;
@@ -162,7 +162,7 @@ impl Asked {
         caller: &Caller,
         key: KeyHeader,
         events: Vec<NewEvent>,
-        place: Place,
+        place: EventPlace,
     ) -> Result<Response, Problem> {
         let idempotency = key.of(&caller.access.principal, &self.method, &self.uri, &self.body);
         let Appended { ids, last_seq, replayed } =

@@ -4,7 +4,7 @@ use axum::Json;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::super::place::Place;
+use super::super::place::LogPlace;
 use super::super::{Operator, mode};
 use crate::api::{JsonBody, PathParams, Problem};
 use crate::operate::consumers::{self, Replay, Rewind, Skip};
@@ -16,7 +16,7 @@ use crate::operate::consumers::{self, Replay, Rewind, Skip};
 pub(super) struct RewindBody {
     /// Its next event.
     #[schema(example = 1017)]
-    to: Place,
+    to: LogPlace,
     /// Why, for the audit log: at most 1000 characters.
     #[schema(nullable = false, max_length = 1000, example = "the sums were wrong")]
     reason: Option<String>,
@@ -98,10 +98,10 @@ pub(super) struct ReplayBody {
     into: String,
     /// The first event.
     #[schema(example = 1)]
-    from: Place,
+    from: LogPlace,
     /// The last event; a time is for the last one before the first that was appended then or later.
     #[schema(example = 1017)]
-    to: Place,
+    to: LogPlace,
     /// Why, for the audit log: at most 1000 characters.
     #[schema(nullable = false, max_length = 1000, example = "the sums were wrong")]
     reason: Option<String>,
