@@ -94,37 +94,8 @@ pub(in crate::commands) fn age(seconds: i64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use seqline::consumer::Failure;
-    use time::Duration;
-
     use super::*;
-
-    const NOW: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
-
-    fn consumer(last_seq: i64, head_seq: i64, failure: Option<(Option<i64>, bool)>) -> ConsumerState {
-        ConsumerState {
-            name: "recorder".to_owned(),
-            kind: "worker".to_owned(),
-            last_seq,
-            head_seq,
-            oldest_pending_at: None,
-            updated_at: NOW,
-            paused_at: None,
-            retired_at: None,
-            until_seq: None,
-            lanes: 1,
-            parked: 0,
-            first_parked: None,
-            last_failure: failure.map(|(seq, current)| Failure {
-                error_type: "handler".to_owned(),
-                seq,
-                failed_at: NOW - Duration::seconds(200),
-                current,
-            }),
-            lost: 0,
-            gone: 0,
-        }
-    }
+    use crate::operate::consumers::row::tests::{NOW, consumer};
 
     #[test]
     fn parked_events_are_counted_from_the_first() {

@@ -3,7 +3,7 @@
 mod lanes;
 mod moves;
 mod report;
-mod row;
+pub(crate) mod row;
 
 use seqline::consumer::{self, ConsumerDetails, ConsumerName, ConsumerState, Mode, details, states};
 use serde::Serialize;

@@ -171,15 +171,20 @@ impl Row {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use seqline::consumer::Failure;
     use time::Duration;
 
     use super::*;
 
-    const NOW: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
+    pub(crate) const NOW: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
 
-    fn consumer(last_seq: i64, head_seq: i64, failure: Option<(Option<i64>, bool)>) -> ConsumerState {
+    /// One that has come so far, with where it failed 200 seconds ago and whether it still does.
+    pub(crate) fn consumer(
+        last_seq: i64,
+        head_seq: i64,
+        failure: Option<(Option<i64>, bool)>,
+    ) -> ConsumerState {
         ConsumerState {
             name: "recorder".to_owned(),
             kind: "worker".to_owned(),
