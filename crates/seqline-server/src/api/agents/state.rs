@@ -222,7 +222,10 @@ pub(super) async fn acknowledge(
         agent::acknowledge(connection, &consumer, seq, acknowledgement.generation).await
     });
     match acknowledged.await? {
-        Some((cursor, true)) => Ok(Json(Consumer::of(&api, &cursor))),
+        Some((cursor, true)) => {
+            api.sessions.acknowledged(&consumer, seq);
+            Ok(Json(Consumer::of(&api, &cursor)))
+        }
         Some((cursor, false)) => Err(replaced(&cursor)),
         None => Err(gone()),
     }

@@ -15,7 +15,7 @@ use super::delivery::Delivery;
 use super::frame::{self, Ack, ClientFrame, Hello, Refusal, ServerFrame};
 use super::identify::{self, Established, IdentifyRefused};
 use super::outgoing::Outgoing;
-use super::sessions::Session;
+use super::sessions::{Session, Told};
 use crate::api::agents::acknowledged_seq;
 use crate::api::hub::page::Page;
 use crate::api::hub::reader::{self, Reader};
@@ -195,7 +195,7 @@ async fn receive(incoming: &mut SplitStream<WebSocket>, door: &Door) -> Received
 }
 
 /// What becomes of the session when its connection has ended.
-async fn leave(api: &Api, session: &Session, told: &watch::Receiver<Option<Close>>, end: End) {
+async fn leave(api: &Api, session: &Session, told: &watch::Receiver<Told>, end: End) {
     let resumable = match end {
         // Somebody else has it, who has taken care of it.
         End::Close(Close::ConsumerReplaced | Close::SessionReplaced) => return,
@@ -229,7 +229,7 @@ struct Running<'a> {
     outgoing: &'a Outgoing,
     incoming: &'a mut SplitStream<WebSocket>,
     caller: Caller,
-    told: watch::Receiver<Option<Close>>,
+    told: watch::Receiver<Told>,
     /// By the clock's elapsed time.
     heard_at: Duration,
 }
@@ -270,9 +270,12 @@ impl Running<'_> {
                 // Whoever is not wanted any more is given nothing more.
                 biased;
                 Ok(()) = self.told.changed() => {
-                    if let Some(close) = *self.told.borrow() {
+                    let Told { close, acked } = *self.told.borrow_and_update();
+                    if let Some(close) = close {
                         return End::Close(close);
                     }
+                    delivery.acknowledged(api, clock.elapsed(), acked, self.outgoing);
+                    caught_up = false;
                 }
                 () = api.stop.cancelled() => return End::Close(Close::ServerShutdown),
                 close = self.outgoing.ended() => return close.map_or(End::Gone, End::Close),

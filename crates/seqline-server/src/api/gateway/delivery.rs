@@ -107,6 +107,14 @@ impl Delivery {
         }
     }
 
+    /// So much was acknowledged over REST, and is stored.
+    pub(super) fn acknowledged(&mut self, api: &Api, now: Duration, seq: i64, outgoing: &Outgoing) {
+        if let Self::Agent(consuming) = self {
+            let actions = consuming.step(now, Input::Acknowledged { seq, head: seq });
+            consuming.act(api, &actions, &[], outgoing);
+        }
+    }
+
     /// The position cannot be read from: it goes on at the head. Returns why the connection has to end, if it has to.
     pub(super) async fn lost(
         &mut self,

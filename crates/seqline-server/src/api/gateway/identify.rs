@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::close::Close;
 use super::delivery::{Consuming, Delivery, Reading, resync_of_reader};
 use super::frame::{Identify, Ready, Resume, ServerFrame};
-use super::sessions::{Held, Resumed, Session, State};
+use super::sessions::{Held, Resumed, Session, State, Told};
 use crate::api::agents::{Resync, Window, bounds};
 use crate::api::hub::waiting::{Kind, WaitingPlace};
 use crate::api::query::After;
@@ -21,7 +21,7 @@ pub(super) struct Established {
     pub(super) caller: Caller,
     pub(super) delivery: Delivery,
     /// Says when the connection is to end.
-    pub(super) told: watch::Receiver<Option<Close>>,
+    pub(super) told: watch::Receiver<Told>,
     /// Its place among those of the principal.
     pub(super) place: WaitingPlace,
     /// What the client is told first.
@@ -206,7 +206,7 @@ pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Esta
 struct Comer {
     caller: Caller,
     place: WaitingPlace,
-    told: watch::Receiver<Option<Close>>,
+    told: watch::Receiver<Told>,
 }
 
 /// An agent that holds its consumer now.

@@ -37,9 +37,18 @@ struct Known {
 struct Entry {
     session: Session,
     /// Tells the connection to end; none while there is no connection.
-    connection: Option<watch::Sender<Option<Close>>>,
+    connection: Option<watch::Sender<Told>>,
     /// Since when there is none, by the clock's elapsed time.
     detached_at: Duration,
+}
+
+/// What a connection is told from elsewhere.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    /// To end.
+    pub(super) close: Option<Close>,
+    /// That so much was acknowledged over REST.
+    pub(super) acked: i64,
 }
 
 /// What is known of a session wherever it is.
@@ -109,7 +118,7 @@ impl Held {
 
 /// A session that was asked for again.
 pub(super) enum Resumed {
-    Session(Session, watch::Receiver<Option<Close>>),
+    Session(Session, watch::Receiver<Told>),
     Unknown,
 }
 
@@ -138,14 +147,23 @@ impl Sessions {
         let id = known.by_consumer.remove(consumer)?;
         let entry = known.by_id.remove(&id)?;
         if let Some(connection) = &entry.connection {
-            connection.send_replace(Some(Close::ConsumerReplaced));
+            connection.send_modify(|told| told.close = Some(Close::ConsumerReplaced));
         }
         entry.session.held.map(|held| held.save(id))
     }
 
+    /// So much of a consumer was acknowledged over REST: whoever holds it in this process hears of it.
+    pub(crate) fn acknowledged(&self, consumer: &AgentConsumer, seq: i64) {
+        let known = self.known();
+        let entry = known.by_consumer.get(consumer).and_then(|id| known.by_id.get(id));
+        if let Some(connection) = entry.and_then(|entry| entry.connection.as_ref()) {
+            connection.send_modify(|told| told.acked = told.acked.max(seq));
+        }
+    }
+
     /// A session begins. What is returned says when its connection is to end.
-    pub(super) fn begin(&self, session: Session, now: Duration) -> watch::Receiver<Option<Close>> {
-        let (connection, told) = watch::channel(None);
+    pub(super) fn begin(&self, session: Session, now: Duration) -> watch::Receiver<Told> {
+        let (connection, told) = watch::channel(Told::default());
         let mut known = self.known();
         if let Some(held) = &session.held {
             known.by_consumer.insert(held.consumer.clone(), session.id);
@@ -165,17 +183,17 @@ impl Sessions {
         else {
             return Resumed::Unknown;
         };
-        let (connection, told) = watch::channel(None);
+        let (connection, told) = watch::channel(Told::default());
         let close =
             if entry.session.held.is_some() { Close::ConsumerReplaced } else { Close::SessionReplaced };
         if let Some(before) = entry.connection.replace(connection) {
-            before.send_replace(Some(close));
+            before.send_modify(|told| told.close = Some(close));
         }
         Resumed::Session(entry.session.clone(), told)
     }
 
     /// The connection of a session is lost, and may come back. Not if another one has come for it already.
-    pub(super) fn detach(&self, id: Uuid, told: &watch::Receiver<Option<Close>>, now: Duration) {
+    pub(super) fn detach(&self, id: Uuid, told: &watch::Receiver<Told>, now: Duration) {
         let mut known = self.known();
         if let Some(entry) = known.by_id.get_mut(&id)
             && entry.connection.as_ref().is_some_and(|connection| connection.subscribe().same_channel(told))
@@ -215,7 +233,7 @@ impl Sessions {
     pub(super) fn replaced(&self, id: Uuid) {
         let mut known = self.known();
         if let Some(connection) = known.by_id.get(&id).and_then(|entry| entry.connection.as_ref()) {
-            connection.send_replace(Some(Close::ConsumerReplaced));
+            connection.send_modify(|told| told.close = Some(Close::ConsumerReplaced));
         }
         known.forget(id);
     }

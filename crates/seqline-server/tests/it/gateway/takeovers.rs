@@ -92,7 +92,6 @@ async fn between_a_connection_and_requests_over_rest() {
     assert_eq!(socket.events(2).await, [(2, false), (3, false)]);
     let generation = polled.generation();
     site.rest().ask(&format!("generation={generation}")).await.problem(409, "consumer_replaced");
-    // An acknowledgement over REST, by another instance, counts for the connection as well.
     site.stop().await;
 }
 
@@ -116,5 +115,19 @@ async fn a_process_that_stood_still_and_goes_on_acknowledges_nothing() {
     there.leave(1000).await;
     assert_eq!(number(&site.rest().state().await["acked"]), 2);
     other.stop().await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn an_acknowledgement_over_rest_counts_for_the_connection() {
+    let site = Site::new(&[("agent.max_inflight_events", "2"), SOON]).await;
+    let (mut socket, _) = site.ready().await;
+    socket.expect("catchup.complete").await;
+    site.append(4).await;
+    assert_eq!(socket.seqs(2).await, [1, 2]);
+    socket.is_quiet().await;
+    site.rest().acked(2).await;
+    assert_eq!(socket.seqs(2).await, [3, 4]);
+    socket.is_quiet().await;
     site.stop().await;
 }
