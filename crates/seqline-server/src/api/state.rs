@@ -90,7 +90,7 @@ impl Api {
             behind_max: Some(i64::from(keys.catch_up_events_max)).filter(|behind_max| *behind_max > 0),
         };
         let epoch = hub.epoch();
-        let (sessions, stop) = (Sessions::new(GATEWAY_SESSIONS_MAX), CancellationToken::new());
+        let (sessions, stop) = (Sessions::new(GATEWAY_SESSIONS_MAX, clock.clone()), CancellationToken::new());
         let saver = Saver {
             sessions: sessions.clone(),
             database: database.clone(),

@@ -43,24 +43,32 @@ pub(super) struct Holding<'a> {
 impl Holding<'_> {
     /// Goes on with the window of the requests before, or takes the consumer from whoever has it.
     pub(super) async fn open(&self) -> Result<Opened, Problem> {
-        let _turn = self.api.sessions.turn(&self.consumer).lock().await;
-        self.within(async |tx| {
-            let Some(locked) = agent::lock(tx, &self.consumer).await? else { return self.create(tx).await };
-            if self.generation.is_some_and(|generation| generation != locked.cursor.generation) {
-                return Ok(Err(replaced(&locked.cursor)));
-            }
-            let mut held = match self.stored(&locked) {
-                Some(held) => held,
-                None => match self.take(tx, &locked).await? {
-                    Ok(held) => held,
-                    Err(problem) => return Ok(Err(problem)),
-                },
-            };
-            held.window.step(locked.now, &bounds(&self.api.config), Input::Woken);
-            self.store(tx, held.session, &held.window).await?;
-            Ok(Ok(Opened::Held(held)))
-        })
-        .await
+        let turn = self.api.sessions.turn(&self.consumer).lock();
+        let turn = self.api.clock.timeout(self.api.config.database.statement_timeout, turn).await;
+        let _turn = turn.ok_or_else(|| Problem::unavailable("somebody else is taking the consumer"))?;
+        let opened = self
+            .within(async |tx| {
+                let Some(locked) = agent::lock(tx, &self.consumer).await? else {
+                    return self.create(tx).await;
+                };
+                if self.generation.is_some_and(|generation| generation != locked.cursor.generation) {
+                    return Ok(Err(replaced(&locked.cursor)));
+                }
+                let mut held = match self.stored(&locked) {
+                    Some(held) => held,
+                    None => match self.take(tx, &locked).await? {
+                        Ok(held) => held,
+                        Err(problem) => return Ok(Err(problem)),
+                    },
+                };
+                held.window.step(locked.now, &bounds(&self.api.config), Input::Woken);
+                self.store(tx, held.session, &held.window).await?;
+                Ok(Ok(Opened::Held(held)))
+            })
+            .await?;
+        // Whoever held it over a connection of this process is told now that it is somebody else's.
+        self.api.sessions.retire(&self.consumer);
+        Ok(opened)
     }
 
     /// Tells the window what happened, as it is in the database by now, and returns what is to be done. Refused if somebody else has the
@@ -113,9 +121,9 @@ impl Holding<'_> {
         tx: &mut PgTransaction<'_>,
         locked: &Locked,
     ) -> Result<Result<Held, Problem>, DatabaseError> {
-        // A connection of this process goes with what it has acknowledged.
-        if let Some(save) = self.api.sessions.retire(&self.consumer) {
-            agent::save(tx, &[save]).await?;
+        // What a connection of this process has acknowledged counts.
+        if let Some(unsaved) = self.api.sessions.unsaved(&self.consumer) {
+            agent::save(tx, &[unsaved]).await?;
         }
         let taking = self.taking(locked.cursor.acked_seq);
         let Take::Taken { cursor, before } = agent::take(tx, &taking).await? else { return Ok(Err(gone())) };
@@ -168,7 +176,7 @@ impl Holding<'_> {
         let save = Save {
             consumer: self.consumer.clone(),
             session,
-            acked_seq: window.acked(),
+            acked_seq: window.settled(window.position()),
             knows_lost: window.lost().is_none(),
         };
         let window = serde_json::to_string(window).unwrap_or_default();

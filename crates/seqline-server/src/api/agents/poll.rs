@@ -258,7 +258,7 @@ impl Polling<'_> {
             ResyncReason::TooFarBehind | ResyncReason::EpochChanged => return problem,
         };
         let head = resync.head;
-        match self.step(Input::Lost { reason, head }).await {
+        match self.step(Input::Lost { reason, position: self.held.window.position(), head }).await {
             Ok(_) => problem,
             Err(problem) => problem,
         }

@@ -38,6 +38,9 @@ pub(crate) struct Window {
     in_flight: VecDeque<InFlight>,
     /// Numbers of events that were not acknowledged in time and were not delivered again yet: ascending, all after `position`.
     overdue: VecDeque<i64>,
+    /// The size of the next event, if it is known not to have fit beside those in flight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    too_large: Option<usize>,
     /// Where the log ended when the consumer came, until the position gets there.
     backlog_end: Option<i64>,
     /// What the agent has to be told until it acknowledges that. It is stored beside the window, like the acknowledgement.
@@ -73,8 +76,8 @@ pub(crate) enum Input {
     Looked(Looked),
     /// The agent acknowledges, and the log ends here.
     Acknowledged { seq: i64, head: i64 },
-    /// The log cannot be read from the position. It ends here.
-    Lost { reason: LostReason, head: i64 },
+    /// The log cannot be read from this position, if it still is that of the window. It ends at the head.
+    Lost { reason: LostReason, position: i64, head: i64 },
     /// Nothing but time has passed.
     Woken,
 }
@@ -137,7 +140,7 @@ impl Window {
     /// has everything up to there.
     pub(crate) fn begin(acked: i64, backlog_end: Option<i64>, lost: Option<Lost>) -> Self {
         let (in_flight, overdue) = (VecDeque::new(), VecDeque::new());
-        Self { acked, position: acked, in_flight, overdue, backlog_end, lost }
+        Self { acked, position: acked, in_flight, overdue, too_large: None, backlog_end, lost }
     }
 
     /// One that was stored, with what is stored beside it. What was acknowledged meanwhile counts.
@@ -170,6 +173,16 @@ impl Window {
         self.backlog_end.is_some()
     }
 
+    /// Up to where everything is acknowledged or not for the agent, when the log was looked at up to `looked`: what may be stored as
+    /// acknowledged, so that a consumer whose events are rare does not stay behind until they have expired.
+    pub(crate) fn settled(&self, looked: i64) -> i64 {
+        let first = self.in_flight.front().map(|event| event.seq).or(self.overdue.front().copied());
+        match first {
+            Some(first) => self.acked.max(first - 1),
+            None => self.acked.max(looked),
+        }
+    }
+
     /// How many events are in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.len()
@@ -194,7 +207,8 @@ impl Window {
     pub(crate) fn wants(&self, bounds: &Bounds) -> Option<Wants> {
         let events = bounds.events.max(1).saturating_sub(self.in_flight.len());
         let bytes = bounds.bytes.saturating_sub(self.bytes_in_flight());
-        let fits = events > 0 && (bytes > 0 || self.in_flight.is_empty());
+        let needed = self.too_large.unwrap_or(1);
+        let fits = events > 0 && (bytes >= needed || self.in_flight.is_empty());
         fits.then_some(Wants { after: self.position, events, bytes })
     }
 
@@ -204,8 +218,10 @@ impl Window {
         match input {
             // An acknowledgement that comes late is one: it is looked at before what is overdue.
             Input::Acknowledged { seq, head } => self.acknowledge(seq, head, &mut actions),
-            Input::Lost { reason, head } => self.lose(reason, head, &mut actions),
-            Input::Looked(_) | Input::Woken => {}
+            Input::Lost { reason, position, head } if position == self.position => {
+                self.lose(reason, head, &mut actions);
+            }
+            Input::Looked(_) | Input::Lost { .. } | Input::Woken => {}
         }
         self.go_back_if_overdue(now, bounds, &mut actions);
         if let Input::Looked(looked) = input {
@@ -228,7 +244,7 @@ impl Window {
         self.lost.take_if(|lost| seq >= lost.position);
         self.acked = self.acked.max(seq);
         // What is acknowledged before it was delivered is not delivered.
-        self.position = self.position.max(self.acked);
+        self.look_past(self.acked);
         self.forget_done();
     }
 
@@ -249,7 +265,7 @@ impl Window {
         for event in self.in_flight.drain(..).rev() {
             self.overdue.push_front(event.seq);
         }
-        self.position = self.acked;
+        (self.position, self.too_large) = (self.acked, None);
     }
 
     fn deliver(&mut self, now: Duration, bounds: &Bounds, looked: &Looked, actions: &mut Vec<Action>) {
@@ -264,11 +280,11 @@ impl Window {
             }
             let (at_bound, too_large) =
                 (self.in_flight.len() >= bounds.events.max(1), bytes + event.bytes > bounds.bytes);
+            self.look_past(event.seq - 1);
             if at_bound || too_large && !self.in_flight.is_empty() {
-                self.look_past(event.seq - 1);
+                self.too_large = too_large.then_some(event.bytes);
                 return;
             }
-            self.look_past(event.seq - 1);
             let redelivered = self.overdue.front() == Some(&event.seq);
             self.look_past(event.seq);
             bytes += event.bytes;
@@ -280,7 +296,9 @@ impl Window {
 
     /// Everything up to here was looked at. What is overdue up to there was delivered, or is not for the agent any more.
     fn look_past(&mut self, seq: i64) {
-        self.position = self.position.max(seq);
+        if seq > self.position {
+            (self.position, self.too_large) = (seq, None);
+        }
         let done = self.overdue.partition_point(|overdue| *overdue <= self.position);
         self.overdue.drain(..done);
     }

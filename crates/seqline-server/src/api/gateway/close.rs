@@ -62,7 +62,7 @@ impl Close {
             Self::HeartbeatTimeout => (4009, "heartbeat_timeout", true, true),
             Self::IdentifyTimeout => (4010, "identify_timeout", true, false),
             Self::Unauthenticated => (4012, "unauthenticated", false, false),
-            Self::ServerShutdown => (4013, "server_shutdown", true, true),
+            Self::ServerShutdown => (4013, "server_shutdown", true, false),
             Self::TooSlow => (4014, "too_slow", true, true),
             Self::ConsumerReplaced => (4015, "consumer_replaced", false, false),
             Self::ConsumerHeld => (4016, "consumer_held", true, false),

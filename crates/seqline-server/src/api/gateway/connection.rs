@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::ws::{Message, WebSocket, close_code};
-use futures_util::future::{BoxFuture, OptionFuture};
+use futures_util::StreamExt;
+use futures_util::future::OptionFuture;
 use futures_util::stream::SplitStream;
-use futures_util::{FutureExt, StreamExt};
 use seqline::agent;
 use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::close::Close;
 use super::delivery::Delivery;
 use super::frame::{self, Ack, ClientFrame, Hello, Refusal, ServerFrame};
 use super::identify::{self, Established, IdentifyRefused};
 use super::outgoing::Outgoing;
-use super::sessions::{Session, Told};
+use super::sessions::{Attached, Told};
 use crate::api::agents::acknowledged_seq;
 use crate::api::hub::page::Page;
 use crate::api::hub::reader::{self, Reader};
@@ -111,7 +112,7 @@ impl Connection {
     }
 
     async fn deliver(&mut self, established: Established) -> End {
-        let Established { session, caller, mut delivery, told, place, frames } = established;
+        let Established { attached, caller, mut delivery, place, frames } = established;
         for frame in frames {
             self.outgoing.text(frame);
         }
@@ -121,11 +122,12 @@ impl Connection {
             outgoing: &self.outgoing,
             incoming: &mut self.incoming,
             caller,
-            told: told.clone(),
+            told: attached.told.clone(),
             heard_at: self.door.clock.elapsed(),
         };
         let end = running.run(&mut delivery).await;
-        leave(&self.api, &session, &told, end).await;
+        // A database that is silent keeps nobody from being told why it ends.
+        self.door.clock.timeout(GATEWAY_CLOSE_WAIT, leave(&self.api, attached, end)).await;
         drop(place);
         end
     }
@@ -163,12 +165,10 @@ impl Connection {
             }))),
             End::Left | End::Gone => None,
         };
-        let says = message.is_some();
         outgoing.close(message).await;
-        if says {
-            let heard = async { while let Some(Ok(_)) = incoming.next().await {} };
-            door.clock.timeout(GATEWAY_CLOSE_WAIT, heard).await;
-        }
+        // What the client still says is of no interest, but reading it is what sends the answer to its own close.
+        let heard = async { while let Some(Ok(_)) = incoming.next().await {} };
+        door.clock.timeout(GATEWAY_CLOSE_WAIT, heard).await;
     }
 }
 
@@ -194,16 +194,18 @@ async fn receive(incoming: &mut SplitStream<WebSocket>, door: &Door) -> Received
     }
 }
 
-/// What becomes of the session when its connection has ended.
-async fn leave(api: &Api, session: &Session, told: &watch::Receiver<Told>, end: End) {
+/// What becomes of the session when its connection has ended. Without an end of its own it can be resumed.
+async fn leave(api: &Api, attached: Attached, end: End) {
     let resumable = match end {
-        // Somebody else has it, who has taken care of it.
-        End::Close(Close::ConsumerReplaced | Close::SessionReplaced) => return,
         End::Gone => true,
-        // Nobody can resume a session of a process that is gone.
-        End::Close(Close::ServerShutdown) | End::TooLarge | End::Left => false,
+        End::TooLarge | End::Left => false,
         End::Close(close) => close.code().resume,
     };
+    // Somebody else has it, who has taken care of it.
+    if !attached.is_current() {
+        return;
+    }
+    let session = attached.session.clone();
     if let Some(held) = &session.held {
         let save = held.save(session.id);
         let saved = api.database.ask(async |connection| match resumable {
@@ -216,9 +218,8 @@ async fn leave(api: &Api, session: &Session, told: &watch::Receiver<Told>, end: 
             Err(error) => tracing::debug!(error = %error, "acknowledgement of an agent not saved at its end"),
         }
     }
-    match resumable {
-        true => api.sessions.detach(session.id, told, api.clock.elapsed()),
-        false => api.sessions.end(session.id),
+    if !resumable {
+        attached.end();
     }
 }
 
@@ -234,7 +235,8 @@ struct Running<'a> {
     heard_at: Duration,
 }
 
-type Filled = (Page, Result<i64, reader::PageRefused>);
+/// Where a page began, the page, and the head or why it was not filled.
+type Filled = (i64, Page, Result<i64, reader::PageRefused>);
 
 impl Running<'_> {
     async fn run(&mut self, delivery: &mut Delivery) -> End {
@@ -243,29 +245,28 @@ impl Running<'_> {
         let behind_max = api.reader.behind_max.filter(|_| matches!(delivery, Delivery::Reader(_)));
         let reader = Reader { behind_max, ..api.reader.clone() };
         let selection = Arc::new(Selection::default());
-        let mut reading: OptionFuture<BoxFuture<'static, Filled>> = None.into();
-        let mut is_reading = false;
+        let mut reading: Option<AbortOnDropHandle<Filled>> = None;
         let mut caught_up = false;
         let mut pause_until = Duration::ZERO;
-        delivery.wake(api, clock.elapsed(), self.outgoing);
         loop {
             let now = clock.elapsed();
-            let may_read = !is_reading && !caught_up && now >= pause_until;
-            if let Some(mut page) = may_read.then(|| delivery.next_page(self.outgoing.room())).flatten() {
+            let (may_read, room) =
+                (reading.is_none() && !caught_up && now >= pause_until, self.outgoing.room());
+            if let Some(mut page) = may_read.then(|| delivery.next_page(room)).flatten() {
                 let (reader, credential, selection) =
                     (reader.clone(), self.caller.credential.clone(), selection.clone());
-                let fill = async move {
+                // A task of its own: whatever it holds while it waits, it goes on while this does something else.
+                reading = Some(AbortOnDropHandle::new(tokio::spawn(async move {
+                    let from = page.position;
                     let filled = reader.fill(&mut page, &credential, &selection).await;
-                    (page, filled)
-                };
-                reading = Some(fill.boxed()).into();
-                is_reading = true;
+                    (from, page, filled)
+                })));
             }
             let silent_until = self.heard_at + 2 * self.door.config.gateway.heartbeat_interval;
             let paused = Some(pause_until).filter(|until| *until > now);
             let wake_at =
                 [delivery.deadline(), paused].into_iter().flatten().fold(silent_until, Duration::min);
-            let is_full = !is_reading && !caught_up && self.outgoing.room() == 0;
+            let is_full = reading.is_none() && !caught_up && room == 0;
             tokio::select! {
                 // Whoever is not wanted any more is given nothing more.
                 biased;
@@ -290,10 +291,12 @@ impl Running<'_> {
                     Received::Nothing => self.heard_at = clock.elapsed(),
                     Received::End(end) => return end,
                 },
-                Some((page, filled)) = &mut reading, if is_reading => {
-                    is_reading = false;
-                    reading = None.into();
+                Some(read) = OptionFuture::from(reading.as_mut()), if reading.is_some() => {
+                    reading = None;
+                    let Ok((from, page, filled)) = read else { return End::Close(Close::Internal) };
                     match filled {
+                        // The window went elsewhere while the page was read: it is read again from there.
+                        Ok(_) if from != delivery.looked() => {}
                         Ok(head) => {
                             delivery.took(api, clock.elapsed(), &page, self.outgoing);
                             caught_up = delivery.looked() >= head;

@@ -87,7 +87,7 @@ impl Delivery {
                 consuming.looked = page.position;
                 // Positions alone are nothing that the window has to know at once, unless they end the backlog.
                 if page.events.is_empty() && !consuming.window.has_backlog() {
-                    return;
+                    return consuming.tell();
                 }
                 let seen =
                     page.events.iter().map(|event| Seen { seq: event.seq(), bytes: event.envelope().len() });
@@ -159,11 +159,17 @@ impl Consuming {
 
     fn step(&mut self, now: Duration, input: Input) -> Vec<Action> {
         let actions = self.window.step(now, &self.bounds, input);
-        self.held.state.set(self.window.acked(), self.window.lost().is_some());
         let went_back = actions.iter().any(|action| matches!(action, Action::WentBack { .. }));
-        self.looked =
-            if went_back { self.window.position() } else { self.looked.max(self.window.position()) };
+        let position = self.window.position();
+        self.looked = if went_back { position } else { self.looked.max(position) };
+        self.tell();
         actions
+    }
+
+    /// Whoever saves for this is told how far it is.
+    fn tell(&self) {
+        let window = &self.window;
+        self.held.state.set(window.acked(), window.settled(self.looked), window.lost().is_some());
     }
 
     fn act(&mut self, api: &Api, actions: &[Action], events: &[Arc<Rendered>], outgoing: &Outgoing) {
@@ -183,6 +189,7 @@ impl Consuming {
         // What was not delivered of a page is looked at again.
         if !events.is_empty() {
             self.looked = self.window.position();
+            self.tell();
         }
     }
 
@@ -198,6 +205,8 @@ impl Consuming {
             ResyncReason::CursorAhead => LostReason::CursorAhead,
             ResyncReason::TooFarBehind | ResyncReason::EpochChanged => return Some(Close::Internal),
         };
+        // Nobody else writes what was so before.
+        let _alone = api.sessions.writing().lock().await;
         // The row first: what the agent is told to have is what is stored.
         let after = self.window.lost().map_or_else(|| self.window.acked(), |lost| lost.after);
         let lost = Lost { reason, after, position: resync.head };
@@ -208,8 +217,10 @@ impl Consuming {
             .await;
         match moved {
             Ok(true) => {
-                let actions = self.step(now, Input::Lost { reason, head: resync.head });
+                let position = self.window.position();
+                let actions = self.step(now, Input::Lost { reason, position, head: resync.head });
                 self.looked = self.window.position();
+                self.tell();
                 self.act(api, &actions, &[], outgoing);
                 self.held.saved(&self.held.save(session));
                 None

@@ -2,13 +2,12 @@
 
 use seqline::access::PrincipalKind;
 use seqline::agent::{self, AgentConsumer, HolderKind, Lost, Take, Taking};
-use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::close::Close;
 use super::delivery::{Consuming, Delivery, Reading, resync_of_reader};
 use super::frame::{Identify, Ready, Resume, ServerFrame};
-use super::sessions::{Held, Resumed, Session, State, Told};
+use super::sessions::{Attached, Held, Session, State};
 use crate::api::agents::{Resync, Window, bounds};
 use crate::api::hub::waiting::{Kind, WaitingPlace};
 use crate::api::query::After;
@@ -17,11 +16,9 @@ use crate::limits::AGENT_HOLDER_SEEN;
 
 /// A session with its connection.
 pub(super) struct Established {
-    pub(super) session: Session,
+    pub(super) attached: Attached,
     pub(super) caller: Caller,
     pub(super) delivery: Delivery,
-    /// Says when the connection is to end.
-    pub(super) told: watch::Receiver<Told>,
     /// Its place among those of the principal.
     pub(super) place: WaitingPlace,
     /// What the client is told first.
@@ -91,12 +88,13 @@ pub(super) async fn identify(
         }
     };
     let session = Session { id: Uuid::now_v7(), principal: caller.access.principal.clone(), held: None };
-    let told = api.sessions.begin(session.clone(), api.clock.elapsed());
+    let attached = api.sessions.begin(session);
     let backlog_end = Some(head).filter(|_| resync.is_none());
-    let mut frames = vec![ServerFrame::Ready(of_reader(api, &caller, session.id, position)).to_text()];
+    let ready = of_reader(api, &caller, attached.session.id, position, head);
+    let mut frames = vec![ServerFrame::Ready(ready).to_text()];
     frames.extend(resync.map(|resync| resync_of_reader(api, &resync).to_text()));
     let delivery = Delivery::Reader(Reading { position, backlog_end });
-    Ok(Established { session, caller, delivery, told, place, frames })
+    Ok(Established { attached, caller, delivery, place, frames })
 }
 
 async fn identify_agent(
@@ -114,10 +112,7 @@ async fn identify_agent(
         })?,
     };
     let polite = asked.take_over == Some(false);
-    let _turn = api.sessions.turn(&consumer).lock().await;
-    if !polite {
-        retire(api, &consumer).await?;
-    }
+    let _turn = turn(api, &consumer).await?;
     let (session, head) = (Uuid::now_v7(), api.reader.hub.position());
     let taking = Taking {
         consumer: &consumer,
@@ -127,11 +122,19 @@ async fn identify_agent(
         consumers_max: api.config.agent.consumers_max,
         unless_seen_within: polite.then_some(AGENT_HOLDER_SEEN),
     };
-    let (cursor, before) = match api
-        .database
-        .ask(async |connection| agent::take(connection, &taking).await)
-        .await?
-    {
+    // What whoever has it in this process acknowledged is saved first, and that one is told when somebody else has it.
+    let unsaved = api.sessions.unsaved(&consumer);
+    let taken = async {
+        let _alone = api.sessions.writing().lock().await;
+        let taken = api.database.ask(async |connection| {
+            if let Some(unsaved) = &unsaved {
+                agent::save(connection, std::slice::from_ref(unsaved)).await?;
+            }
+            agent::take(connection, &taking).await
+        });
+        taken.await
+    };
+    let (cursor, before) = match taken.await? {
         Take::Taken { cursor, before } => (cursor, before),
         Take::Held(cursor) => {
             return Err(IdentifyRefused(Some(crate::api::agents::replaced(&cursor)), Close::ConsumerHeld));
@@ -142,8 +145,7 @@ async fn identify_agent(
         }
         Take::NoAgent => return Err(Problem::new(Code::Unauthenticated, "the agent was deleted").into()),
     };
-    // One that was not heard of for long.
-    drop(api.sessions.retire(&consumer));
+    api.sessions.retire(&consumer);
     if let Some(before) = before {
         crate::api::agents::log_takeover(&consumer, session, &before);
     }
@@ -151,30 +153,29 @@ async fn identify_agent(
     let held = Held { consumer, generation: cursor.generation, state };
     let session =
         Session { id: session, principal: caller.access.principal.clone(), held: Some(held.clone()) };
-    let told = api.sessions.begin(session.clone(), api.clock.elapsed());
-    Ok(consuming(api, Comer { caller, place, told }, session, held, cursor.lost, head, false))
+    let attached = api.sessions.begin(session);
+    Ok(consuming(api, Comer { caller, place, attached }, held, cursor.lost, head, false))
 }
 
-/// Whoever has it in this process is replaced: what that one acknowledged is saved first.
-pub(crate) async fn retire(api: &Api, consumer: &AgentConsumer) -> Result<(), seqline::DatabaseError> {
-    if let Some(save) = api.sessions.retire(consumer) {
-        api.database
-            .ask(async |connection| agent::save(connection, std::slice::from_ref(&save)).await)
-            .await?;
-    }
-    Ok(())
+/// The turn of whoever takes this consumer, which others may have for as long as the database takes.
+async fn turn<'a>(
+    api: &'a Api,
+    consumer: &AgentConsumer,
+) -> Result<tokio::sync::MutexGuard<'a, ()>, Problem> {
+    let turn = api.sessions.turn(consumer).lock();
+    let turn = api.clock.timeout(api.config.database.statement_timeout, turn).await;
+    turn.ok_or_else(|| Problem::unavailable("somebody else is taking the consumer"))
 }
 
 /// Goes on with a session.
 pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Established, IdentifyRefused> {
     let (caller, place) = caller(api, door, &asked.token).await?;
-    let Resumed::Session(session, told) = api.sessions.resume(asked.session_id, &caller.access.principal)
-    else {
+    let Some(session) = api.sessions.find(asked.session_id, &caller.access.principal) else {
         return Err(IdentifyRefused(None, Close::SessionInvalid));
     };
     let head = api.reader.hub.position();
     if let Some(held) = session.held.clone() {
-        let _turn = api.sessions.turn(&held.consumer).lock().await;
+        let _turn = turn(api, &held.consumer).await?;
         let save = held.save(session.id);
         let found = api.database.ask(async |connection| {
             let saved = agent::save(connection, std::slice::from_ref(&save)).await?;
@@ -183,11 +184,15 @@ pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Esta
         // Only who still holds the row goes on.
         let (saved, cursor) = found.await?;
         let Some(cursor) = cursor.filter(|_| saved == [true]) else {
-            api.sessions.end(session.id);
+            api.sessions.forget(session.id);
             return Err(IdentifyRefused(None, Close::ConsumerReplaced));
         };
+        let attached = api.sessions.resume(session.id).ok_or(IdentifyRefused(None, Close::SessionInvalid))?;
         held.saved(&save);
-        return Ok(consuming(api, Comer { caller, place, told }, session, held, cursor.lost, head, true));
+        // It may have acknowledged more over REST.
+        let acked = cursor.acked_seq.max(held.state.settled());
+        held.state.set(acked, acked, cursor.lost.is_some());
+        return Ok(consuming(api, Comer { caller, place, attached }, held, cursor.lost, head, true));
     }
     let position = asked.position.as_deref().map(str::parse::<crate::api::Position>);
     let Some(Ok(position)) = position else {
@@ -197,31 +202,33 @@ pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Esta
     if position.epoch != api.epoch {
         return Err(IdentifyRefused(None, Close::SessionInvalid));
     }
-    let frames = vec![ServerFrame::Resumed(of_reader(api, &caller, session.id, position.seq)).to_text()];
+    let attached = api.sessions.resume(session.id).ok_or(IdentifyRefused(None, Close::SessionInvalid))?;
+    let ready = of_reader(api, &caller, session.id, position.seq, head);
+    let frames = vec![ServerFrame::Resumed(ready).to_text()];
     let delivery = Delivery::Reader(Reading { position: position.seq, backlog_end: Some(head) });
-    Ok(Established { session, caller, delivery, told, place, frames })
+    Ok(Established { attached, caller, delivery, place, frames })
 }
 
 /// Somebody who is let in.
 struct Comer {
     caller: Caller,
     place: WaitingPlace,
-    told: watch::Receiver<Told>,
+    attached: Attached,
 }
 
 /// An agent that holds its consumer now.
 fn consuming(
     api: &Api,
-    Comer { caller, place, told }: Comer,
-    session: Session,
+    Comer { caller, place, attached }: Comer,
     held: Held,
     lost: Option<Lost>,
     head: i64,
     is_resumed: bool,
 ) -> Established {
-    let acked = held.state.acked();
+    let session = attached.session.id;
+    let acked = held.state.settled();
     let ready = Ready {
-        session_id: session.id,
+        session_id: session,
         principal: &caller.access.principal,
         kind: caller.access.kind.as_str(),
         head: api.position(head).to_string(),
@@ -233,19 +240,17 @@ fn consuming(
     };
     let frame = if is_resumed { ServerFrame::Resumed(ready) } else { ServerFrame::Ready(ready) };
     let frames = vec![frame.to_text()];
-    // A cursor beyond the log has no backlog; it is told so in its turn.
-    let window = Window::begin(acked, Some(head).filter(|head| acked <= *head), lost);
-    let delivery =
-        Consuming { session: session.id, window, bounds: bounds(&api.config), looked: acked, held };
-    Established { session, caller, delivery: Delivery::Agent(Box::new(delivery)), told, place, frames }
+    let window = Window::begin(acked, Some(head), lost);
+    let delivery = Consuming { session, window, bounds: bounds(&api.config), looked: acked, held };
+    Established { attached, caller, delivery: Delivery::Agent(Box::new(delivery)), place, frames }
 }
 
-fn of_reader<'a>(api: &Api, caller: &'a Caller, session_id: Uuid, position: i64) -> Ready<'a> {
+fn of_reader<'a>(api: &Api, caller: &'a Caller, session_id: Uuid, position: i64, head: i64) -> Ready<'a> {
     Ready {
         session_id,
         principal: &caller.access.principal,
         kind: caller.access.kind.as_str(),
-        head: api.position(api.reader.hub.position()).to_string(),
+        head: api.position(head).to_string(),
         position: Some(api.position(position).to_string()),
         consumer: None,
         generation: None,

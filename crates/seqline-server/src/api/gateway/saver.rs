@@ -32,10 +32,13 @@ impl Saver {
                 () = stop.cancelled() => return,
             }
             let now = self.clock.elapsed();
-            self.sessions.sweep(now, self.resume_window);
+            let mut done = self.release(self.sessions.sweep(self.resume_window)).await;
             // Now and then all of them: so it is known of each that it lives, and each learns when it was replaced.
             let all = now.saturating_sub(seen_at) >= AGENT_SEEN_INTERVAL;
-            match self.save(all).await {
+            if done.is_ok() {
+                done = self.save(all).await;
+            }
+            match done {
                 Ok(()) => {
                     if all {
                         seen_at = now;
@@ -52,7 +55,16 @@ impl Saver {
         }
     }
 
+    /// Those whose clients did not come back hold nothing any more.
+    async fn release(&self, saves: Vec<Save>) -> Result<(), DatabaseError> {
+        for save in saves {
+            self.database.ask(async |connection| agent::release(connection, &save).await).await?;
+        }
+        Ok(())
+    }
+
     async fn save(&self, all: bool) -> Result<(), DatabaseError> {
+        let _alone = self.sessions.writing().lock().await;
         let holders = self.sessions.holders(all);
         if holders.is_empty() {
             return Ok(());

@@ -11,7 +11,7 @@ use crate::api::envelope::EventSchema;
 #[openapi(components(schemas(ClientFrame, ServerFrame<'_>, EventSchema)))]
 struct Frames;
 
-/// What a client may send and what it is sent, beside events, which are `{"op": "event", "d": ...}` with an `Event`.
+/// What a client may send and what it is sent.
 pub(in crate::api) async fn schema() -> Json<Value> {
     Json(document())
 }
@@ -19,11 +19,18 @@ pub(in crate::api) async fn schema() -> Json<Value> {
 fn document() -> Value {
     let described = serde_json::to_string(&Frames::openapi().components).unwrap_or_default();
     let described = described.replace("#/components/schemas/", "#/$defs/");
-    let described: Value = serde_json::from_str(&described).unwrap_or_default();
+    let mut described: Value = serde_json::from_str(&described).unwrap_or_default();
+    // Events are texts that are rendered already, so no type has this frame.
+    described["schemas"]["EventFrame"] = json!({
+        "type": "object",
+        "description": "An event, to agents with `redelivered` if it was not acknowledged in time.",
+        "required": ["op", "d"],
+        "properties": { "op": { "const": "event" }, "d": { "$ref": "#/$defs/Event" } },
+    });
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Frames of the gateway",
-        "oneOf": [{ "$ref": "#/$defs/ClientFrame" }, { "$ref": "#/$defs/ServerFrame" }],
+        "oneOf": [{ "$ref": "#/$defs/ClientFrame" }, { "$ref": "#/$defs/ServerFrame" }, { "$ref": "#/$defs/EventFrame" }],
         "$defs": described["schemas"],
     })
 }

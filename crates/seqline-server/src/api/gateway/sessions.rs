@@ -1,7 +1,8 @@
 //! The sessions of this process: who is connected, which consumers of agents they hold, and what can be resumed.
 //!
 //! A session outlives its connection for a while. The truth about a consumer is its row in the database; what is here makes a takeover inside
-//! of one process quick and in order, lets acknowledgements be saved together, and lets a client that comes back go on.
+//! of one process quick and in order, lets acknowledgements be saved together, and lets a client that comes back go on. A connection has its
+//! session by an [`Attached`]: when that goes, whatever the reason, the session has no connection any more.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -9,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use seqline::Clock;
 use seqline::agent::{AgentConsumer, Save};
 use tokio::sync::watch;
 use uuid::Uuid;
@@ -24,7 +26,10 @@ struct Shared {
     known: Mutex<Known>,
     /// Takeovers of one consumer come one after the other.
     turns: [tokio::sync::Mutex<()>; GATEWAY_TURNS],
+    /// Saves and losses come one after the other, so that none writes what was so before the other.
+    writing: tokio::sync::Mutex<()>,
     hasher: RandomState,
+    clock: Clock,
     most: usize,
 }
 
@@ -36,7 +41,7 @@ struct Known {
 
 struct Entry {
     session: Session,
-    /// Tells the connection to end; none while there is no connection.
+    /// Tells the connection something; none while there is no connection.
     connection: Option<watch::Sender<Told>>,
     /// Since when there is none, by the clock's elapsed time.
     detached_at: Duration,
@@ -72,6 +77,8 @@ pub(super) struct Held {
 #[derive(Default)]
 pub(super) struct State {
     acked: AtomicI64,
+    /// At least that: what lies between is not for the agent.
+    settled: AtomicI64,
     saved: AtomicI64,
     /// It lost events, and is not known to know that.
     owes: AtomicBool,
@@ -82,22 +89,26 @@ pub(super) struct State {
 impl State {
     /// As it is stored.
     pub(super) fn new(acked: i64, owes: bool) -> Self {
-        let (acked, saved) = (AtomicI64::new(acked), AtomicI64::new(acked));
-        Self { acked, saved, owes: AtomicBool::new(owes), owes_saved: AtomicBool::new(owes) }
+        let at = || AtomicI64::new(acked);
+        let (owes, owes_saved) = (AtomicBool::new(owes), AtomicBool::new(owes));
+        Self { acked: at(), settled: at(), saved: at(), owes, owes_saved }
     }
 
-    pub(super) fn acked(&self) -> i64 {
-        self.acked.load(Ordering::Acquire)
+    /// Up to where it goes on from.
+    pub(super) fn settled(&self) -> i64 {
+        self.settled.load(Ordering::Acquire)
     }
 
     /// What the window says now.
-    pub(super) fn set(&self, acked: i64, owes: bool) {
+    pub(super) fn set(&self, acked: i64, settled: i64, owes: bool) {
         self.acked.store(acked, Ordering::Release);
+        self.settled.store(settled, Ordering::Release);
         self.owes.store(owes, Ordering::Release);
     }
 
+    /// Progress that was acknowledged, or news about what was lost. That of the log alone is not worth a write of its own.
     fn is_saved(&self) -> bool {
-        self.acked() <= self.saved.load(Ordering::Acquire)
+        self.acked.load(Ordering::Acquire) <= self.saved.load(Ordering::Acquire)
             && self.owes.load(Ordering::Acquire) == self.owes_saved.load(Ordering::Acquire)
     }
 }
@@ -106,7 +117,7 @@ impl Held {
     /// What is to be saved of it.
     pub(super) fn save(&self, session: Uuid) -> Save {
         let knows_lost = !self.state.owes.load(Ordering::Acquire);
-        Save { consumer: self.consumer.clone(), session, acked_seq: self.state.acked(), knows_lost }
+        Save { consumer: self.consumer.clone(), session, acked_seq: self.state.settled(), knows_lost }
     }
 
     /// That was saved.
@@ -116,19 +127,49 @@ impl Held {
     }
 }
 
-/// A session that was asked for again.
-pub(super) enum Resumed {
-    Session(Session, watch::Receiver<Told>),
-    Unknown,
+/// A session with its connection, as long as this lives.
+pub(super) struct Attached {
+    sessions: Sessions,
+    pub(super) session: Session,
+    /// Says what the connection is to do.
+    pub(super) told: watch::Receiver<Told>,
+}
+
+impl Attached {
+    /// Whether no other connection has come for the session.
+    pub(super) fn is_current(&self) -> bool {
+        self.sessions.known().current(self).is_some()
+    }
+
+    /// The session is over: nobody can resume it.
+    pub(super) fn end(self) {
+        let mut known = self.sessions.known();
+        if known.current(&self).is_some() {
+            known.forget(self.session.id);
+        }
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let now = self.sessions.0.clock.elapsed();
+        let mut known = self.sessions.known();
+        if let Some(entry) = known.current(self) {
+            entry.connection = None;
+            entry.detached_at = now;
+        }
+    }
 }
 
 impl Sessions {
     /// With so many at most.
-    pub(crate) fn new(most: usize) -> Self {
+    pub(crate) fn new(most: usize, clock: Clock) -> Self {
         Self(Arc::new(Shared {
             known: Mutex::default(),
             turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
+            writing: tokio::sync::Mutex::default(),
             hasher: RandomState::new(),
+            clock,
             most,
         }))
     }
@@ -140,16 +181,30 @@ impl Sessions {
         &self.0.turns[at]
     }
 
-    /// Whoever holds this consumer in this process holds it no longer: its connection is told to end, and its session to be forgotten. What
-    /// it has acknowledged comes back, to be saved before somebody else takes the row.
-    pub(crate) fn retire(&self, consumer: &AgentConsumer) -> Option<Save> {
+    /// The turn of whoever writes for a holder.
+    pub(super) fn writing(&self) -> &tokio::sync::Mutex<()> {
+        &self.0.writing
+    }
+
+    /// What whoever holds this consumer in this process has to save before somebody else takes it.
+    pub(crate) fn unsaved(&self, consumer: &AgentConsumer) -> Option<Save> {
+        let known = self.known();
+        let id = known.by_consumer.get(consumer)?;
+        let held = known.by_id.get(id)?.session.held.as_ref()?;
+        Some(held.save(*id))
+    }
+
+    /// Somebody else has taken this consumer: whoever held it in this process holds it no longer, and a connection is told to end.
+    pub(crate) fn retire(&self, consumer: &AgentConsumer) {
         let mut known = self.known();
-        let id = known.by_consumer.remove(consumer)?;
-        let entry = known.by_id.remove(&id)?;
-        if let Some(connection) = &entry.connection {
-            connection.send_modify(|told| told.close = Some(Close::ConsumerReplaced));
+        if let Some(id) = known.by_consumer.get(consumer).copied() {
+            known.replaced(id);
         }
-        entry.session.held.map(|held| held.save(id))
+    }
+
+    /// A holder was found to be none any more.
+    pub(super) fn replaced(&self, id: Uuid) {
+        self.known().replaced(id);
     }
 
     /// So much of a consumer was acknowledged over REST: whoever holds it in this process hears of it.
@@ -161,8 +216,8 @@ impl Sessions {
         }
     }
 
-    /// A session begins. What is returned says when its connection is to end.
-    pub(super) fn begin(&self, session: Session, now: Duration) -> watch::Receiver<Told> {
+    /// A session begins.
+    pub(super) fn begin(&self, session: Session) -> Attached {
         let (connection, told) = watch::channel(Told::default());
         let mut known = self.known();
         if let Some(held) = &session.held {
@@ -171,80 +226,59 @@ impl Sessions {
         if known.by_id.len() >= self.0.most {
             known.forget_the_oldest();
         }
-        let id = session.id;
-        known.by_id.insert(id, Entry { session, connection: Some(connection), detached_at: now });
-        told
+        let entry =
+            Entry { session: session.clone(), connection: Some(connection), detached_at: Duration::ZERO };
+        known.by_id.insert(session.id, entry);
+        drop(known);
+        Attached { sessions: self.clone(), session, told }
     }
 
-    /// A client comes back for a session of its own. A connection that is still there is told to end: to the agent it was replaced.
-    pub(super) fn resume(&self, id: Uuid, principal: &str) -> Resumed {
+    /// A session of this principal, which can be [resumed](Self::resume).
+    pub(super) fn find(&self, id: Uuid, principal: &str) -> Option<Session> {
+        let known = self.known();
+        let session = &known.by_id.get(&id)?.session;
+        (session.principal == principal).then(|| session.clone())
+    }
+
+    /// A client has come back for a session. A connection that is still there is told to end: to an agent it was replaced. None if
+    /// somebody has taken the consumer meanwhile.
+    pub(super) fn resume(&self, id: Uuid) -> Option<Attached> {
         let mut known = self.known();
-        let Some(entry) = known.by_id.get_mut(&id).filter(|entry| entry.session.principal == principal)
-        else {
-            return Resumed::Unknown;
-        };
+        let entry = known.by_id.get_mut(&id)?;
         let (connection, told) = watch::channel(Told::default());
         let close =
             if entry.session.held.is_some() { Close::ConsumerReplaced } else { Close::SessionReplaced };
         if let Some(before) = entry.connection.replace(connection) {
             before.send_modify(|told| told.close = Some(close));
         }
-        Resumed::Session(entry.session.clone(), told)
+        let session = entry.session.clone();
+        drop(known);
+        Some(Attached { sessions: self.clone(), session, told })
     }
 
-    /// The connection of a session is lost, and may come back. Not if another one has come for it already.
-    pub(super) fn detach(&self, id: Uuid, told: &watch::Receiver<Told>, now: Duration) {
-        let mut known = self.known();
-        if let Some(entry) = known.by_id.get_mut(&id)
-            && entry.connection.as_ref().is_some_and(|connection| connection.subscribe().same_channel(told))
-        {
-            entry.connection = None;
-            entry.detached_at = now;
-        }
+    /// A session that was found to hold its consumer no longer.
+    pub(super) fn forget(&self, id: Uuid) {
+        self.known().forget(id);
     }
 
-    /// The session is over.
-    pub(super) fn end(&self, id: Uuid) {
-        let mut known = self.known();
-        known.forget(id);
-    }
-
-    /// Forgets what nobody came back for.
-    pub(super) fn sweep(&self, now: Duration, resume_window: Duration) {
+    /// Forgets what nobody came back for, and returns what those hold, which they give up.
+    pub(super) fn sweep(&self, resume_window: Duration) -> Vec<Save> {
+        let now = self.0.clock.elapsed();
         let mut known = self.known();
         let gone = |entry: &Entry| entry.connection.is_none() && entry.detached_at + resume_window <= now;
         let ids: Vec<Uuid> = known.by_id.iter().filter(|(_, entry)| gone(entry)).map(|(id, _)| *id).collect();
-        for id in ids {
-            known.forget(id);
-        }
+        ids.into_iter().filter_map(|id| known.forget(id)).collect()
     }
 
-    /// The holders whose acknowledgements are not saved yet, or all.
+    /// The holders whose acknowledgements are not saved yet; or all that have a connection.
     pub(super) fn holders(&self, all: bool) -> Vec<(Uuid, Held)> {
         let known = self.known();
         let holders = known.by_consumer.values().filter_map(|id| {
-            let held = known.by_id.get(id)?.session.held.clone()?;
-            (all || !held.state.is_saved()).then_some((*id, held))
+            let entry = known.by_id.get(id)?;
+            let held = entry.session.held.clone()?;
+            (all && entry.connection.is_some() || !held.state.is_saved()).then_some((*id, held))
         });
         holders.collect()
-    }
-
-    /// A holder was found to be none any more.
-    pub(super) fn replaced(&self, id: Uuid) {
-        let mut known = self.known();
-        if let Some(connection) = known.by_id.get(&id).and_then(|entry| entry.connection.as_ref()) {
-            connection.send_modify(|told| told.close = Some(Close::ConsumerReplaced));
-        }
-        known.forget(id);
-    }
-
-    /// How many connections there are, and how many of them hold a consumer.
-    pub(crate) fn connected(&self) -> (usize, usize) {
-        let known = self.known();
-        let connected = known.by_id.values().filter(|entry| entry.connection.is_some());
-        connected.fold((0, 0), |(all, agents), entry| {
-            (all + 1, agents + usize::from(entry.session.held.is_some()))
-        })
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -253,13 +287,35 @@ impl Sessions {
 }
 
 impl Known {
-    fn forget(&mut self, id: Uuid) {
-        let Some(entry) = self.by_id.remove(&id) else { return };
+    /// The entry of a connection, if it still is that of the session.
+    fn current(&mut self, attached: &Attached) -> Option<&mut Entry> {
+        let entry = self.by_id.get_mut(&attached.session.id)?;
+        let is_its_own = entry.connection.as_ref()?.subscribe().same_channel(&attached.told);
+        is_its_own.then_some(entry)
+    }
+
+    /// One without a connection is kept: whoever comes back for it is told that it was replaced.
+    fn replaced(&mut self, id: Uuid) {
+        let Some(entry) = self.by_id.get(&id) else { return };
         if let Some(held) = &entry.session.held
             && self.by_consumer.get(&held.consumer) == Some(&id)
         {
             self.by_consumer.remove(&held.consumer);
         }
+        if let Some(connection) = &entry.connection {
+            connection.send_modify(|told| told.close = Some(Close::ConsumerReplaced));
+            self.by_id.remove(&id);
+        }
+    }
+
+    /// Returns what it holds, if it still holds something.
+    fn forget(&mut self, id: Uuid) -> Option<Save> {
+        let held = self.by_id.remove(&id)?.session.held?;
+        if self.by_consumer.get(&held.consumer) != Some(&id) {
+            return None;
+        }
+        self.by_consumer.remove(&held.consumer);
+        Some(held.save(id))
     }
 
     /// Of those that have no connection.

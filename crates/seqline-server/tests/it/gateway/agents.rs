@@ -1,9 +1,13 @@
 //! Agents over the gateway: what they are given, and what again.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::{Site, Socket};
-use crate::agents::number;
+use crate::agents::{number, with_keys};
+use crate::api::proxied;
+use crate::worker::Worker;
 
 const SOON: (&str, &str) = ("agent.ack_persist_interval", "50ms");
 
@@ -164,5 +168,35 @@ async fn events_that_are_lost_are_told_until_that_is_known() {
     socket.is_quiet().await;
     socket.leave(1000).await;
     assert!(site.rest().state().await.get("resync").is_none());
+    site.stop().await;
+}
+
+/// What is overdue is not passed over by a page that was asked for before.
+#[tokio::test]
+async fn what_becomes_overdue_while_the_log_is_read_comes_again() {
+    let site = Site::new(&[]).await;
+    let (proxy, url) = proxied(&site.db).await;
+    let keys = [
+        ("api.hub_events_max", "2"),
+        ("agent.ack_timeout", "400ms"),
+        ("agent.ack_persist_interval", "100ms"),
+    ];
+    let server = Worker::start(with_keys(&site.db, &keys).env("SEQLINE_DATABASE_URL", url)).await;
+    let (mut socket, _) = Socket::ready(&server.api().await, &site.token).await;
+    socket.expect("catchup.complete").await;
+    // From now on an answer of the database takes longer than an acknowledgement may.
+    proxy.delay(Duration::from_millis(600));
+    let of_others = || seqline::NewEvent::builder("salary.paid", "salary", "salary.read").build().unwrap();
+    let mut events = vec![crate::support::event(1)];
+    events.extend((0..50).map(|_| of_others()));
+    let mut tx = seqline::begin(&site.db.app()).await.unwrap();
+    seqline::append(&mut tx, &events).await.unwrap();
+    seqline::commit(tx).await.unwrap();
+    for redelivered in [false, true, true] {
+        assert_eq!(socket.events(1).await, [(1, redelivered)]);
+    }
+    proxy.delay(Duration::ZERO);
+    socket.ack(1).await;
+    server.stop().await;
     site.stop().await;
 }

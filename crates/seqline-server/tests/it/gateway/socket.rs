@@ -147,7 +147,15 @@ impl Socket {
     pub(super) async fn leave(mut self, code: u16) {
         let frame =
             tokio_tungstenite::tungstenite::protocol::CloseFrame { code: code.into(), reason: "".into() };
-        let _ = self.stream.close(Some(frame)).await;
-        while let Some(Ok(_)) = self.stream.next().await {}
+        self.stream.close(Some(frame)).await.expect("it is there");
+        loop {
+            let message = tokio::time::timeout(DEADLINE, self.stream.next()).await;
+            match message.expect("the server answers in time") {
+                // A close that was answered, and not just a connection that is gone.
+                None | Some(Err(tokio_tungstenite::tungstenite::Error::ConnectionClosed)) => return,
+                Some(Ok(_)) => {}
+                Some(Err(error)) => panic!("the close is not answered: {error}"),
+            }
+        }
     }
 }

@@ -49,7 +49,53 @@ fn delivery_stops_at_the_bound_of_bytes_but_one_event_always_fits() {
     let page = Looked { after: 1, up_to: 3, seen: vec![seen(2, 60), seen(3, 60)] };
     let actions = window.step(at(0), &BOUNDS, Input::Looked(page));
     assert_eq!((delivered(&actions), window.position()), (vec![(2, false)], 2));
-    assert_eq!(window.wants(&BOUNDS), Some(Wants { after: 2, events: 2, bytes: 40 }));
+    assert_eq!(window.wants(&BOUNDS), None, "the next one is known not to fit");
+}
+
+#[test]
+fn an_event_that_does_not_fit_is_not_asked_for_until_it_does() {
+    let seen = |seq, bytes| Seen { seq, bytes };
+    let page = |after, seen: Vec<Seen>| Input::Looked(Looked { after, up_to: 9, seen });
+    let mut window = Window::begin(0, None, None);
+    window.step(at(0), &BOUNDS, page(0, vec![seen(1, 30), seen(2, 30), seen(3, 60)]));
+    assert_eq!((window.position(), window.wants(&BOUNDS)), (2, None), "40 bytes are left, and 60 are needed");
+    window.step(at(0), &BOUNDS, ack(1));
+    assert_eq!(window.wants(&BOUNDS), Some(Wants { after: 2, events: 2, bytes: 70 }));
+    window.step(at(0), &BOUNDS, page(2, vec![seen(3, 60)]));
+    assert_eq!(window.in_flight(), 2);
+    // One that is larger than all of it waits until it is alone.
+    window.step(at(0), &BOUNDS, page(9, vec![seen(10, 500)]));
+    assert_eq!(window.wants(&BOUNDS), None);
+    window.step(at(0), &BOUNDS, ack(2));
+    assert_eq!(window.wants(&BOUNDS), None);
+    window.step(at(0), &BOUNDS, ack(3));
+    assert!(window.wants(&BOUNDS).is_some());
+    // Nor is it remembered when that is somewhere else.
+    window.step(at(0), &BOUNDS, ack(20));
+    assert!(window.wants(&BOUNDS).is_some());
+}
+
+#[test]
+fn what_is_settled_is_up_to_the_oldest_event_that_is_not_acknowledged() {
+    let mut window = Window::begin(0, None, None);
+    assert_eq!(window.settled(7), 7);
+    window.step(at(0), &BOUNDS, looked(0, 9, &[4, 6]));
+    assert_eq!(window.settled(9), 3);
+    window.step(at(0), &BOUNDS, ack(4));
+    assert_eq!(window.settled(9), 5);
+    window.step(at(60), &BOUNDS, Input::Woken);
+    assert_eq!(window.settled(4), 5, "also while it is overdue");
+    window.step(at(60), &BOUNDS, ack(6));
+    assert_eq!((window.settled(6), window.settled(12)), (6, 12));
+}
+
+#[test]
+fn a_loss_of_before_is_none() {
+    let mut window = Window::begin(5, None, None);
+    window.step(at(0), &BOUNDS, looked(5, 9, &[]));
+    let before = window.clone();
+    let lost = Input::Lost { reason: LostReason::Retention, position: 5, head: 90 };
+    assert_eq!((window.step(at(0), &BOUNDS, lost), window), (vec![], before));
 }
 
 #[test]
@@ -156,12 +202,12 @@ fn what_was_lost_is_told_until_it_is_acknowledged() {
     for (reason, acked, head) in [(LostReason::Retention, 2, 90), (LostReason::CursorAhead, 95, 90)] {
         let mut window = Window::begin(acked, Some(80), None);
         let lost = Lost { reason, after: acked, position: head };
-        let actions = window.step(at(0), &BOUNDS, Input::Lost { reason, head });
+        let actions = window.step(at(0), &BOUNDS, Input::Lost { reason, position: acked, head });
         assert_eq!(actions, [Action::Resync(lost)], "and no end of a backlog");
         assert_eq!((window.acked(), window.position(), window.lost()), (head, head, Some(lost)));
         // It is lost again before the agent knows: the beginning is what counts.
         let again = Lost { reason: LostReason::Retention, after: acked, position: 99 };
-        let input = Input::Lost { reason: LostReason::Retention, head: 99 };
+        let input = Input::Lost { reason: LostReason::Retention, position: head, head: 99 };
         assert_eq!(window.step(at(1), &BOUNDS, input), [Action::Resync(again)]);
         window.step(at(2), &BOUNDS, ack(98));
         assert_eq!(window.lost(), Some(again));

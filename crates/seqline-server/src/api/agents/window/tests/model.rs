@@ -199,7 +199,8 @@ impl World {
         self.given.clear();
         self.marked.clear();
         let before = self.window.clone();
-        let actions = self.window.step(self.now, &self.bounds, Input::Lost { reason, head });
+        let position = before.position();
+        let actions = self.window.step(self.now, &self.bounds, Input::Lost { reason, position, head });
         let after = before.lost().map_or_else(|| before.acked(), |lost| lost.after);
         assert_eq!(actions, [Action::Resync(Lost { reason, after, position: head })]);
         self.saved = head;
@@ -262,6 +263,9 @@ impl World {
         assert!(window.bytes_in_flight() <= self.bounds.bytes || window.in_flight() == 1);
         let in_flight: Vec<i64> = window.in_flight.iter().map(|event| event.seq).collect();
         assert_eq!(in_flight, self.given.keys().copied().collect::<Vec<_>>());
+        let outstanding = self.given.keys().chain(&self.marked).min();
+        let settled = window.settled(window.position());
+        assert!(settled >= window.acked() && outstanding.is_none_or(|first| settled < *first), "{settled}");
         assert_eq!(window.backlog_end.filter(|end| *end <= window.position()), None, "it is told at once");
         let overdue: Vec<i64> = window.overdue.iter().copied().collect();
         assert!(overdue.is_sorted() && overdue.first().is_none_or(|first| *first > window.position()));
