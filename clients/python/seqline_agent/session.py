@@ -1,0 +1,53 @@
+"""What a session gave to an agent, and what of it is done."""
+
+import asyncio
+from collections import deque
+from typing import Any, NamedTuple
+
+
+class Item(NamedTuple):
+    position: str  # acknowledged when it is done
+    event: dict[str, Any] | None
+    resync: dict[str, Any] | None
+    size: int
+
+
+class Session:
+    """What was given and what of it is done. It is forgotten as a whole: what one session gave is never acknowledged in another."""
+
+    def __init__(self, id: str | None, acked: str, events_max: int, bytes_max: int):
+        self.id, self.acked, self.done = id, acked, acked
+        self.epoch, self.received = acked.split(":")[0], seq_of(acked)
+        self.events_max, self.bytes_max = max(events_max, 1), max(bytes_max, 1)
+        self.waiting: deque[Item] = deque()
+        self.lost: str | None = None
+        self.events = self.bytes = 0  # done since something was acknowledged
+        self.drained = asyncio.Event()
+
+    def add(self, event: dict[str, Any], size: int) -> None:
+        seq = event["seq"]
+        # One that was not acknowledged in time comes again, although it is waiting, in hand or done.
+        if seq > self.received:
+            self.received = seq
+            self._append(Item(f"{self.epoch}:{seq}", event, None, size))
+
+    def lose(self, resync: dict[str, Any] | None) -> None:
+        if resync is not None and resync["position"] != self.lost:
+            self.lost, self.received = resync["position"], seq_of(resync["position"])
+            self._append(Item(resync["position"], None, resync, 0))
+
+    def _append(self, item: Item) -> None:
+        # What is waiting is in flight, which is one window, or was before events were lost.
+        if len(self.waiting) > 2 * self.events_max:
+            raise ValueError("more than the server's window")
+        self.waiting.append(item)
+
+    def finish(self, item: Item) -> None:
+        self.done = item.position
+        self.events, self.bytes = self.events + 1, self.bytes + item.size
+        if not self.waiting:
+            self.drained.set()
+
+
+def seq_of(position: str) -> int:
+    return int(position.split(":")[1])
