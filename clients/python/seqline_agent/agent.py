@@ -350,6 +350,8 @@ class Agent:
         """One request over HTTP, and what it gave done and acknowledged."""
         if not await self._flush():
             raise Lost("what is done could not be acknowledged")
+        if self._stopping:
+            return await self._clock.sleep(1)  # `run` is about to end, and wants nothing more
         answer = await self._rest.events(self._options.poll_seconds, self._generation)
         if answer is None:
             return
