@@ -277,6 +277,8 @@ class Agent:
             who = {"token": self._token, "consumer": self._consumer, "take_over": self._take_over}
             await socket.send(_frame("identify", **who))
             ready = await self._expect(socket, "ready")
+            if ready["kind"] != "agent":
+                raise Refused("the token is not one of an agent")
             window = hello["inflight_events_max"], hello["inflight_bytes_max"]
             session = Session(ready["session_id"], ready["acked"], *window)
         session.lose(ready.get("resync"))
@@ -288,13 +290,15 @@ class Agent:
         return hello["heartbeat_interval_ms"] / 1000
 
     async def _expect(self, socket: ClientConnection, op: str) -> dict[str, Any]:
-        frame = json.loads(await socket.recv())
-        if frame["op"] == "error":
-            code, after = word(frame["d"]["code"]), frame["d"].get("retry_after_ms")
-            raise Refused(f"the server refuses the connection: {code}") if after is None else Lost(code, after / 1000)
+        while (frame := json.loads(await socket.recv()))["op"] == "error":
+            self._refused(frame["d"])  # the close that follows says what to do
         if frame["op"] != op:
             raise ValueError("another frame was to come")
         return frame["d"]
+
+    def _refused(self, d: dict[str, Any]) -> None:
+        self._after = d.get("retry_after_ms", 0) / 1000
+        log.warning("the server refuses a frame: %s", word(d["code"]))
 
     async def _beat(self, socket: ClientConnection, interval: float) -> None:
         """Heartbeats, and the end of a connection over which nothing comes back."""
@@ -319,6 +323,8 @@ class Agent:
         assert session is not None, "there is one since the connection is ready"
         if op == "event":
             session.add(d, len(text))
+            if session.acked != session.done:
+                self._unacked.set()
         elif op == "resync_required":
             session.lose(d)
         elif op == "heartbeat.ack":
@@ -326,7 +332,7 @@ class Agent:
         elif op == "reconnect":
             self._after = d["after_ms"] / 1000
         elif op == "error":
-            log.warning("the server refused a frame: %s", word(d["code"]))
+            self._refused(d)
         # Others, also those of newer servers, ask for nothing.
         self._wake.set()
 

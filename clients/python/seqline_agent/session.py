@@ -26,10 +26,11 @@ class Session:
 
     def add(self, event: dict[str, Any], size: int) -> None:
         seq = event["seq"]
-        # One that was not acknowledged in time comes again, although it is waiting, in hand or done.
         if seq > self.received:
             self.received = seq
             self._append(Item(f"{self.epoch}:{seq}", event, None, size))
+        elif seq <= seq_of(self.done):
+            self.acked = ""  # it is done, and came again: the acknowledgement was lost
 
     def lose(self, resync: dict[str, Any] | None) -> None:
         if resync is not None and resync["position"] != self.lost:

@@ -106,7 +106,7 @@ class Connection:
         await self.send("hello", **HELLO)
         resume = await self.receives("resume")
         assert resume == {"token": TOKEN, "session_id": session}, resume
-        await self.send("resumed", session_id=session, acked=at(acked), head=at(acked), generation=7)
+        await self.send("resumed", session_id=session, kind="agent", acked=at(acked), head=at(acked), generation=7)
 
 
 class Gateway:

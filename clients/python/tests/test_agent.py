@@ -176,6 +176,22 @@ class Reconnecting(Case):
             self.assertEqual(await there.receives("ack"), {"position": at(1)})
             await self.stops()
 
+    async def test_an_acknowledgement_that_was_refused_is_said_again_when_its_events_come_again(self):
+        async with Gateway() as gateway:
+            self.runs(gateway, ack_events=1)
+            there = await gateway.accepts()
+            await there.admits(0)
+            await self.clock.passes(ACK_SECONDS)
+            await there.events(1, 2)
+            await there.receives("ack")
+            await there.receives("ack")
+            await there.send("error", code="rate_limited", detail="", retry_after_ms=1000)
+            await there.events(1, 2, redelivered=True)
+            await self.clock.passes(ACK_SECONDS)
+            self.assertEqual(await there.receives("ack"), {"position": at(2)})
+            await self.stops()
+        self.assertEqual(self.handled, [1, 2])
+
     async def test_with_4006_the_session_and_its_position_are_forgotten(self):
         self.gates[2] = asyncio.Event()
         async with Gateway() as gateway:
@@ -275,13 +291,26 @@ class Reconnecting(Case):
             await (await gateway.accepts()).admits(0)
             await self.stops()
 
-    async def test_a_connection_that_is_refused_with_a_code_ends_it(self):
+    async def test_what_the_server_refuses_is_decided_by_how_it_closes(self):
+        async with Gateway() as gateway:
+            self.runs(gateway)
+            for code, refused, pause in [(4000, {"code": "unavailable", "retry_after_ms": 3000}, 3.0), (4012, {"code": "unauthenticated"}, 0)]:
+                there = await gateway.accepts()
+                await there.send("hello", **HELLO)
+                await there.receives("identify")
+                await there.send("error", detail="planted " + TOKEN, **refused)
+                await there.closes(code)
+                if pause:
+                    await self.clock.passes(pause)
+            await self.ends("Unauthenticated")
+
+    async def test_a_token_of_somebody_else_than_an_agent_ends_it(self):
         async with Gateway() as gateway:
             self.runs(gateway)
             there = await gateway.accepts()
             await there.send("hello", **HELLO)
             await there.receives("identify")
-            await there.send("error", code="conflict", detail="secrets: " + TOKEN)
+            await there.send("ready", session_id="s1", principal="alex", kind="user", head=at(0), position=at(0))
             await self.ends("Refused")
 
     async def test_a_server_that_does_not_answer_heartbeats_is_left_with_a_session_to_resume(self):

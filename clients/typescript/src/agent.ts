@@ -248,7 +248,9 @@ export class Agent {
         const bytes = data as Buffer;
         try {
           if (isBinary) throw new TypeError("no text");
-          step(JSON.parse(bytes.toString()) as Frame, bytes.length);
+          const next = JSON.parse(bytes.toString()) as Frame;
+          if (next.op === "error") this.#refused(next.d); // before `ready`, the close that follows says what to do
+          else step(next, bytes.length);
         } catch (error) {
           const known = error instanceof Lost || error instanceof SeqlineError;
           reject(known ? error : new Lost("what came is no frame of the gateway"));
@@ -284,6 +286,7 @@ export class Agent {
     }
     return (answer) => {
       const d = expected(answer, before === undefined ? "ready" : "resumed");
+      if (d["kind"] !== "agent") throw new Refused("the token is not one of an agent");
       const acked = text(d["acked"]);
       const window = [number(hello["inflight_events_max"]), number(hello["inflight_bytes_max"])] as const;
       const session = before ?? new Session(text(d["session_id"]), acked, ...window);
@@ -315,13 +318,20 @@ export class Agent {
   }
 
   #take({ op, d }: Frame, size: number): void {
-    if (op === "event") this.#session?.add(d as unknown as Event, size);
-    else if (op === "resync_required") this.#session?.lose(d as unknown as Resync);
+    const session = this.#session;
+    if (op === "event") {
+      session?.add(d as unknown as Event, size);
+      if (session?.acked !== session?.done) this.#unacked.set();
+    } else if (op === "resync_required") session?.lose(d as unknown as Resync);
     else if (op === "heartbeat.ack") this.#answered = true;
     else if (op === "reconnect") this.#after = number(d["after_ms"]);
-    else if (op === "error") this.#options.log(`the server refused a frame: ${word(d["code"])}`);
     // Others, also those of newer servers, ask for nothing.
     this.#wake.set();
+  }
+
+  #refused(d: Frame["d"]): void {
+    this.#after = number(d["retry_after_ms"] ?? 0);
+    this.#options.log(`the server refuses a frame: ${word(d["code"])}`);
   }
 
   /** What the end of a connection means: no code, and one that says nothing, to come again and resume. */
@@ -378,12 +388,6 @@ function frame(op: string, d: object): string {
 
 /** What a frame says, if it is the one that has to come now. */
 function expected({ op, d }: Frame, name: string): Frame["d"] {
-  if (op === "error") {
-    const code = word(d["code"]);
-    const after = d["retry_after_ms"];
-    if (after === undefined) throw new Refused(`the server refuses the connection: ${code}`);
-    throw new Lost(code, number(after));
-  }
   if (op !== name) throw new TypeError("another frame was to come");
   return d;
 }

@@ -54,10 +54,10 @@ export class Session {
 
   add(event: Event, size: number): void {
     const seq = number(event.seq);
-    // One that was not acknowledged in time comes again, although it is waiting, in hand or done.
-    if (seq <= this.#received) return;
-    this.#received = seq;
-    this.#append({ position: `${this.#epoch}:${seq}`, event, size });
+    if (seq > this.#received) {
+      this.#received = seq;
+      this.#append({ position: `${this.#epoch}:${seq}`, event, size });
+    } else if (seq <= seqOf(this.done)) this.acked = ""; // it is done, and came again: the acknowledgement was lost
   }
 
   lose(resync: Resync | undefined): void {

@@ -187,6 +187,22 @@ describe("reconnecting", bounded, () => {
     await stops();
   });
 
+  test("an acknowledgement that was refused is said again when its events come again", async () => {
+    start({ ackEvents: 1 });
+    const there = await gateway.accepts();
+    await there.admits(0);
+    await clock.passes(ACK_MS);
+    there.events([1, 2]);
+    await there.receives("ack");
+    await there.receives("ack");
+    there.send("error", { code: "rate_limited", detail: "", retry_after_ms: 1000 });
+    there.events([1, 2], { redelivered: true });
+    await clock.passes(ACK_MS);
+    assert.deepEqual(await there.receives("ack"), { position: at(2) });
+    await stops();
+    assert.deepEqual(handled, [1, 2]);
+  });
+
   test("with 4006 the session and its position are forgotten", async () => {
     const open = gate(2);
     start();
@@ -292,12 +308,28 @@ describe("reconnecting", bounded, () => {
     await stops();
   });
 
-  test("a connection that is refused with a code ends it", async () => {
+  test("what the server refuses is decided by how it closes", async () => {
+    start();
+    for (const [code, refused, pause] of [
+      [4000, { code: "unavailable", retry_after_ms: 3000 }, 3000],
+      [4012, { code: "unauthenticated" }, 0],
+    ] as const) {
+      const there = await gateway.accepts();
+      there.send("hello", HELLO);
+      await there.receives("identify");
+      there.send("error", { detail: `planted ${TOKEN}`, ...refused });
+      there.closes(code);
+      if (pause > 0) await clock.passes(pause);
+    }
+    await ends("Unauthenticated");
+  });
+
+  test("a token of somebody else than an agent ends it", async () => {
     start();
     const there = await gateway.accepts();
     there.send("hello", HELLO);
     await there.receives("identify");
-    there.send("error", { code: "conflict", detail: "planted" });
+    there.send("ready", { session_id: "s1", principal: "alex", kind: "user", head: at(0), position: at(0) });
     await ends("Refused");
   });
 

@@ -140,7 +140,7 @@ export class Connection {
   async resumes(acked: number, session = "s1"): Promise<void> {
     this.send("hello", HELLO);
     assert.deepEqual(await this.receives("resume"), { token: TOKEN, session_id: session });
-    this.send("resumed", { session_id: session, acked: at(acked), head: at(acked), generation: 7 });
+    this.send("resumed", { session_id: session, kind: "agent", acked: at(acked), head: at(acked), generation: 7 });
   }
 }
 
