@@ -20,7 +20,8 @@ class Session:
         self.epoch, self.received = acked.split(":")[0], seq_of(acked)
         self.events_max, self.bytes_max = max(events_max, 1), max(bytes_max, 1)
         self.waiting: deque[Item] = deque()
-        self.lost: str | None = None
+        self.lost: str | None = None  # where it went on after the last loss that it was told of
+        self.knows: str | None = None  # the same, when `on_resync` has returned
         self.events = self.bytes = 0  # done since something was acknowledged
         self.drained = asyncio.Event()
 
@@ -33,9 +34,14 @@ class Session:
             self.acked = ""  # it is done, and came again: the acknowledgement was lost
 
     def lose(self, resync: dict[str, Any] | None) -> None:
-        if resync is not None and resync["position"] != self.lost:
-            self.lost, self.received = resync["position"], seq_of(resync["position"])
-            self._append(Item(resync["position"], None, resync, 0))
+        if resync is None:
+            return
+        position = resync["position"]
+        if position != self.lost:
+            self.lost, self.received = position, seq_of(position)
+            self._append(Item(position, None, resync, 0))
+        elif position == self.knows:
+            self.acked = ""
 
     def _append(self, item: Item) -> None:
         # What is waiting is in flight, which is one window, or was before events were lost.
@@ -45,6 +51,9 @@ class Session:
 
     def finish(self, item: Item) -> None:
         self.done = item.position
+        if item.resync is not None:
+            self.knows = item.position
+            self.acked = ""  # the server may be there already, and waits to hear that the agent knows
         self.events, self.bytes = self.events + 1, self.bytes + item.size
         if not self.waiting:
             self.drained.set()

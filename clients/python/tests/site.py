@@ -101,12 +101,12 @@ class Connection:
         await self.send("ready", **ready, consumer="default", generation=7, acked=at(acked), **more)
         return identify
 
-    async def resumes(self, acked, session="s1"):
+    async def resumes(self, acked, session="s1", **more):
         """Says hello, and lets in who resumes."""
         await self.send("hello", **HELLO)
         resume = await self.receives("resume")
         assert resume == {"token": TOKEN, "session_id": session}, resume
-        await self.send("resumed", session_id=session, kind="agent", acked=at(acked), head=at(acked), generation=7)
+        await self.send("resumed", session_id=session, kind="agent", acked=at(acked), head=at(acked), generation=7, **more)
 
 
 class Gateway:

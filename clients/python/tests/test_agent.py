@@ -358,10 +358,31 @@ class Losing(Case):
         async with Gateway() as gateway:
             self.runs(gateway, ack_events=1)
             there = await gateway.accepts()
+            self.gates[at(50)] = asyncio.Event()
             await there.admits(50, resync=self.LOST)
+            await self.clock.passes(ACK_SECONDS)
             await there.events(51)
-            await self.comes(at(50), 51)
+            await self.comes(at(50))
+            self.gates[at(50)].set()
+            self.assertEqual(await there.receives("ack"), {"position": at(50)})
+            self.assertEqual(await there.receives("ack"), {"position": at(51)})
             await self.stops()
+        self.assertEqual((self.lost, self.handled), ([self.LOST], [51]))
+
+    async def test_that_the_agent_knows_is_said_again_and_it_is_not_told_again(self):
+        async with Gateway() as gateway:
+            self.runs(gateway, ack_events=1)
+            there = await gateway.accepts()
+            await there.admits(50, resync=self.LOST)
+            await there.receives("ack")
+            await there.breaks()
+            await self.clock.passes(PAUSE)
+            there = await gateway.accepts()
+            await there.resumes(50, resync=self.LOST)
+            await self.clock.passes(ACK_SECONDS)
+            self.assertEqual(await there.receives("ack"), {"position": at(50)})
+            await self.stops()
+        self.assertEqual(self.lost, [self.LOST])
 
     async def test_numbers_may_be_lower_after_that(self):
         async with Gateway() as gateway:
@@ -450,6 +471,9 @@ class Asking(Case):
             (await self.falls_back(api)).is_answered(410, problem)
             (await api.asked(EVENTS)).is_answered(200, self.answer(after=50, resync=Losing.LOST))
             await self.comes(at(50))
+            ack = await api.asked(ACK)
+            self.assertEqual(ack.body, {"position": at(50), "generation": 3})
+            ack.is_answered(200, {})
             await api.asked(EVENTS + "&generation=3")
             await self.stops()
 

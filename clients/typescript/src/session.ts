@@ -38,7 +38,9 @@ export class Session {
   bytes = 0;
   readonly #epoch: string;
   #received: number;
+  /** Where it went on after the last loss that it was told of, and the same when `onResync` is done. */
   #lost: string | undefined;
+  #knows: string | undefined;
 
   constructor(
     /** None over HTTP. */
@@ -61,14 +63,21 @@ export class Session {
   }
 
   lose(resync: Resync | undefined): void {
-    if (resync === undefined || resync.position === this.#lost) return;
-    this.#received = seqOf(resync.position);
-    this.#lost = resync.position;
-    this.#append({ position: resync.position, resync, size: 0 });
+    if (resync === undefined) return;
+    const { position } = resync;
+    if (position !== this.#lost) {
+      this.#received = seqOf(position);
+      this.#lost = position;
+      this.#append({ position, resync, size: 0 });
+    } else if (position === this.#knows) this.acked = "";
   }
 
   finish(item: Item): void {
     this.done = item.position;
+    if (item.resync !== undefined) {
+      this.#knows = item.position;
+      this.acked = ""; // the server may be there already, and waits to hear that the agent knows
+    }
     this.events += 1;
     this.bytes += item.size;
     if (this.waiting.length === 0) this.drained.set();

@@ -375,10 +375,31 @@ describe("losing", bounded, () => {
   test("who comes is told what was lost before", async () => {
     start({ ackEvents: 1 });
     const there = await gateway.accepts();
+    const open = gate(at(50));
     await there.admits(50, "s1", { resync: LOST });
+    await clock.passes(ACK_MS);
     there.events([51]);
-    await comes(at(50), 51);
+    await comes(at(50));
+    open();
+    assert.deepEqual(await there.receives("ack"), { position: at(50) });
+    assert.deepEqual(await there.receives("ack"), { position: at(51) });
     await stops();
+    assert.deepEqual([lost, handled], [[LOST], [51]]);
+  });
+
+  test("that the agent knows is said again, and it is not told again", async () => {
+    start({ ackEvents: 1 });
+    let there = await gateway.accepts();
+    await there.admits(50, "s1", { resync: LOST });
+    await there.receives("ack");
+    there.breaks();
+    await clock.passes(PAUSE);
+    there = await gateway.accepts();
+    await there.resumes(50, "s1", { resync: LOST });
+    await clock.passes(ACK_MS);
+    assert.deepEqual(await there.receives("ack"), { position: at(50) });
+    await stops();
+    assert.deepEqual(lost, [LOST]);
   });
 
   test("numbers may be lower after that", async () => {
@@ -464,6 +485,9 @@ describe("asking, where WebSockets do not get through", bounded, () => {
     (await fallsBack()).isAnswered(410, { code: "resync_required", status: 410 });
     (await api.asked(EVENTS)).isAnswered(200, answer([], { after: 50, resync: LOST }));
     await comes(at(50));
+    const ack = await api.asked(ACK);
+    assert.deepEqual(ack.body, { position: at(50), generation: 3 });
+    ack.isAnswered(200, {});
     await api.asked(`${EVENTS}&generation=3`);
     await stops();
   });

@@ -137,10 +137,10 @@ export class Connection {
   }
 
   /** Says hello, and lets in who resumes. */
-  async resumes(acked: number, session = "s1"): Promise<void> {
+  async resumes(acked: number, session = "s1", more: object = {}): Promise<void> {
     this.send("hello", HELLO);
     assert.deepEqual(await this.receives("resume"), { token: TOKEN, session_id: session });
-    this.send("resumed", { session_id: session, kind: "agent", acked: at(acked), head: at(acked), generation: 7 });
+    this.send("resumed", { session_id: session, kind: "agent", acked: at(acked), head: at(acked), generation: 7, ...more });
   }
 }
 
