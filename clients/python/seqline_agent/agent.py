@@ -121,7 +121,7 @@ class Agent:
         self._asks = False  # over HTTP
         self._failures, self._websocket_at = 0, 0.0
         self._after, self._answered, self._stopping = 0.0, True, False
-        self._wake, self._unacked = asyncio.Event(), asyncio.Event()
+        self._wake, self._unacked, self._flushing = asyncio.Event(), asyncio.Event(), asyncio.Lock()
 
     def stop(self) -> None:
         """Lets `run` return when the event in hand is done. To be called in the thread of its loop."""
@@ -186,22 +186,23 @@ class Agent:
 
     async def _flush(self) -> bool:
         """Acknowledges what is done. What cannot be said now is said when there is a connection again."""
-        self._unacked.clear()
-        session, socket = self._session, self._socket
-        if session is None or session.acked == session.done:
+        async with self._flushing:
+            self._unacked.clear()
+            session, socket = self._session, self._socket
+            if session is None or session.acked == session.done:
+                return True
+            position, session.events, session.bytes = session.done, 0, 0
+            try:
+                if socket is not None:
+                    await socket.send(_frame("ack", position=position))
+                elif self._asks:
+                    await self._rest.acknowledge(position, self._generation)
+                else:
+                    return False
+            except (Lost, ConnectionClosed):
+                return False  # the link finds out as well
+            session.acked = position
             return True
-        position, session.events, session.bytes = session.done, 0, 0
-        try:
-            if socket is not None:
-                await socket.send(_frame("ack", position=position))
-            elif self._asks:
-                await self._rest.acknowledge(position, self._generation)
-            else:
-                return False
-        except (Lost, ConnectionClosed):
-            return False  # the link finds out as well
-        session.acked = position
-        return True
 
     async def _link(self) -> None:
         """Keeps a connection, until there is an error that no new one mends."""

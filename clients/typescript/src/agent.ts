@@ -92,6 +92,7 @@ export class Agent {
   #stopping = false;
   #wake = new Latch();
   #unacked = new Latch();
+  #flushed: Promise<unknown> = Promise.resolve();
 
   constructor(options: AgentOptions) {
     if (!/^https?:\/\/[^/?#]/.test(options.url)) throw new TypeError("the URL of a server begins with http:// or https://");
@@ -167,7 +168,14 @@ export class Agent {
   }
 
   /** Acknowledges what is done. What cannot be said now is said when there is a connection again. */
-  async #flush(): Promise<boolean> {
+  #flush(): Promise<boolean> {
+    // One after the other, so that nothing is said twice.
+    const flushed = this.#flushed.then(() => this.#say());
+    this.#flushed = flushed.catch(() => {});
+    return flushed;
+  }
+
+  async #say(): Promise<boolean> {
     this.#unacked.clear();
     const session = this.#session;
     if (session === undefined || session.acked === session.done) return true;
