@@ -442,10 +442,12 @@ describe("asking, where WebSockets do not get through", bounded, () => {
   test("it asks over HTTP, and acknowledges with the generation", async () => {
     (await fallsBack()).isAnswered(200, answer([5, 6], { after: 4, reached: 9 }));
     await comes(5, 6);
-    for (const position of [6, 9]) {
+    // That of the last event may be covered by the other.
+    for (let position: unknown; position !== at(9); ) {
       const ack = await api.asked(ACK);
-      assert.deepEqual(ack.body, { position: at(position), generation: 3 });
       ack.isAnswered(200, {});
+      position = ack.body?.["position"];
+      assert.deepEqual(ack.body, { position: position === at(9) ? at(9) : at(6), generation: 3 });
     }
     (await api.asked(`${EVENTS}&generation=3`)).isAnswered(200, answer([], { after: 9 }));
     await api.asked(`${EVENTS}&generation=3`);
