@@ -4,6 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::clients::Clients;
 use crate::run::Steps;
 use crate::workspace::Workspace;
 use crate::{setup, sources};
@@ -11,7 +12,8 @@ use crate::{setup, sources};
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let deny = sources::cargo_deny();
     let promtool = sources::promtool()?;
-    setup::prepare(workspace, &[&deny, &promtool])?;
+    let clients = Clients::new()?;
+    setup::prepare(workspace, &[&deny, &promtool].into_iter().chain(clients.sources()).collect::<Vec<_>>())?;
     let deny = deny.path(&workspace.dev());
     let promtool = promtool.path(&workspace.dev());
 
@@ -37,6 +39,7 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         let mut command = Command::new(&promtool);
         steps.run(title, command.args([what, "rules", file]).current_dir(workspace.root()))?;
     }
+    clients.compile(&steps, workspace)?;
     steps.finish("check: all is well");
     Ok(())
 }

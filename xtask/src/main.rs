@@ -4,6 +4,7 @@
 //! this machine does not have. What is brought in is pinned by version and SHA-256, or signed by Debian, and stays inside `.dev/`.
 
 mod check;
+mod clients;
 mod coverage;
 mod debian;
 mod dist;
@@ -46,6 +47,8 @@ Environment:
   SEQLINE_PG<MAJOR>_BIN      The same for `test --pg <MAJOR>`, for example SEQLINE_PG15_BIN
   SEQLINE_WEBHOOKS_EXAMPLES  File to use instead of the pinned webhook payloads
   SEQLINE_PSYCOPG            Folder with `psycopg` to use instead of the pinned one
+  SEQLINE_WEBSOCKETS         Folder with `websockets` of Python to use instead of the pinned one
+  SEQLINE_NODE_MODULES       Folder with `ws`, `typescript` and their types to use instead of the pinned ones
   SEQLINE_PGBOUNCER_BIN      Program `pgbouncer` to use instead of Debian's
   SEQLINE_SCHEMATHESIS       Program `schemathesis` to use instead of the pinned one
   SEQLINE_PROMTOOL           Program `promtool` to use instead of Debian's, for `check`
@@ -55,7 +58,10 @@ Environment:
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fetch the pinned PostgreSQL, webhook payloads, psycopg, Schemathesis and cargo-deny, and Debian's promtool and PgBouncer, into .dev/
+    /// Fetch the pinned PostgreSQL, webhook payloads, psycopg, Schemathesis, cargo-deny and what the clients for agents need, and Debian's
+    /// promtool and PgBouncer, into .dev/
+    ///
+    /// Compiles the client in TypeScript, which tests of the server run.
     ///
     /// The other tasks do this themselves when they need it. A second run only looks and returns at once.
     Setup,
@@ -135,7 +141,7 @@ enum Task {
     ///
     /// Writes to dist in the target folder, and says which libraries the binary needs.
     Dist,
-    /// Check format, lints, documentation, licences and dependencies, and the alert rules
+    /// Check format, lints, documentation, licences and dependencies, the alert rules, and the types of the client in TypeScript
     Check,
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Pin {
 pub(crate) enum Registry {
     /// A wheel, unpacked to `wheel/`.
     Pip,
-    /// A tarball, unpacked to `package/`.
+    /// A tarball, unpacked to `package/`, or to another folder that it has.
     Npm,
     /// The source of a crate, unpacked to `NAME-VERSION/`. It is not compiled.
     Cargo,
@@ -350,6 +350,7 @@ pub(crate) const CARGO_FUZZ: Pin = Pin {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::{NODE_MODULES, WEBSOCKETS};
 
     #[test]
     fn each_platform_gets_its_own_archive() {
@@ -394,8 +395,10 @@ mod tests {
             &CARGO_FUZZ,
             &CARGO_LLVM_COV,
             &LLVM_TOOLS,
+            &WEBSOCKETS,
         ];
-        for pin in pins {
+        let of_node = NODE_MODULES.iter().map(|(_, pin)| pin);
+        for pin in pins.into_iter().chain(of_node) {
             for archive in pin.archives {
                 assert_eq!(archive.sha256.len(), 64, "{}", archive.file);
                 assert!(

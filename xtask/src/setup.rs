@@ -8,11 +8,13 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::clients::Clients;
 use crate::debian::Package;
 use crate::fetch;
 use crate::pins::{Pin, Registry};
 use crate::prerequisites::{self, Tool};
 use crate::python::{Environment, SCHEMATHESIS};
+use crate::run::Steps;
 use crate::sources::{self, Source};
 use crate::workspace::Workspace;
 
@@ -30,8 +32,11 @@ pub(crate) fn everything(workspace: &Workspace) -> Result<()> {
         Some(source) => sources.push(("Schemathesis", source)),
         None => eprintln!("Schemathesis: left out, {}", SCHEMATHESIS.not_here()),
     }
-    prepare(workspace, &sources.iter().map(|(_, source)| source).collect::<Vec<_>>())?;
-    for (what, source) in &sources {
+    let clients = Clients::new()?;
+    let all = sources.iter().map(|(_, source)| source).chain(clients.sources());
+    prepare(workspace, &all.collect::<Vec<_>>())?;
+    clients.compile(&Steps::start(), workspace)?;
+    for (what, source) in sources.iter().map(|(what, source)| (*what, source)).chain(clients.named()) {
         eprintln!("{what}: {}", source.path(&workspace.dev()).display());
     }
     Ok(())

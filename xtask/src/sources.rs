@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::clients::{NODE_MODULES, WEBSOCKETS};
 use crate::debian::{self, PGBOUNCER, PROMTOOL};
 use crate::pins::{
     CARGO_DENY, CARGO_FUZZ, CARGO_LLVM_COV, GRAPHILE_WORKER, LLVM_TOOLS, PGMQ, POSTGRESQL_15, POSTGRESQL_18,
@@ -90,6 +91,34 @@ pub(crate) fn psycopg() -> Result<Vec<Source>> {
         }
         None => Ok(vec![Source::Pinned(&PSYCOPG, "wheel"), Source::Pinned(&TYPING_EXTENSIONS, "wheel")]),
     }
+}
+
+/// The folder that Python has to look in for WebSockets.
+pub(crate) fn websockets() -> Result<Source> {
+    const VARIABLE: &str = "SEQLINE_WEBSOCKETS";
+    match pointed_to(VARIABLE)? {
+        Some(folder) => {
+            let found = folder.join("websockets").is_dir();
+            ensure!(found, "{VARIABLE}: found no `websockets` in {}", folder.display());
+            Ok(Source::Machine(folder))
+        }
+        None => Ok(Source::Pinned(&WEBSOCKETS, "wheel")),
+    }
+}
+
+/// The packages of node that the client in TypeScript needs, each with its name.
+pub(crate) fn node_modules() -> Result<Vec<(&'static str, Source)>> {
+    const VARIABLE: &str = "SEQLINE_NODE_MODULES";
+    let pointed_to = pointed_to(VARIABLE)?;
+    let source = |(name, pin): &'static (&'static str, Pin)| match &pointed_to {
+        Some(folder) => {
+            let package = folder.join(name);
+            ensure!(package.is_dir(), "{VARIABLE}: found no `{name}` in {}", folder.display());
+            Ok((*name, Source::Machine(package)))
+        }
+        None => Ok((*name, Source::Pinned(pin, "module"))),
+    };
+    NODE_MODULES.iter().map(source).collect()
 }
 
 /// The SQL of the products that appends are compared with, each with the variable that points to it.

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::clients::Clients;
 use crate::run::Steps;
 use crate::sources::Source;
 use crate::workspace::Workspace;
@@ -43,6 +44,8 @@ pub(crate) struct Needed {
     psycopg: Vec<Source>,
     pgbouncer: Source,
     schemathesis: Option<Source>,
+    /// Not to test the log alone.
+    clients: Option<Clients>,
 }
 
 impl Needed {
@@ -53,12 +56,19 @@ impl Needed {
             psycopg: sources::psycopg()?,
             pgbouncer: sources::pgbouncer()?,
             schemathesis: sources::schemathesis()?,
+            clients: (major == sources::DEFAULT_MAJOR).then(Clients::new).transpose()?,
         })
     }
 
     pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
         let one = [&self.postgresql, &self.payloads, &self.pgbouncer];
-        one.into_iter().chain(&self.psycopg).chain(&self.schemathesis)
+        let clients = self.clients.iter().flat_map(Clients::sources);
+        one.into_iter().chain(&self.psycopg).chain(&self.schemathesis).chain(clients)
+    }
+
+    /// Compiles what tests run beside what Cargo compiles.
+    pub(crate) fn compile(&self, steps: &Steps, workspace: &Workspace) -> Result<()> {
+        self.clients.iter().try_for_each(|clients| clients.compile(steps, workspace))
     }
 
     /// Tells a command where all of it is.
@@ -72,6 +82,9 @@ impl Needed {
         command.env("SEQLINE_PGBOUNCER_BIN", self.pgbouncer.path(&dev));
         if let Some(schemathesis) = &self.schemathesis {
             command.env("SEQLINE_SCHEMATHESIS", schemathesis.path(&dev));
+        }
+        if let Some(clients) = &self.clients {
+            clients.tell(&mut command, workspace);
         }
         Ok(command)
     }
@@ -89,8 +102,12 @@ pub(crate) fn test(workspace: &Workspace, major: u32, args: &[OsString]) -> Resu
     if major == sources::DEFAULT_MAJOR {
         let build = workspace.cargo(["build", "--workspace", "--all-features", "--locked"]);
         steps.run("build", &mut tell(build)?)?;
+        needed.compile(&steps, workspace)?;
         let test = workspace.cargo(["test", "--workspace", "--all-features", "--locked", "--"]);
         steps.run(&format!("all tests on PostgreSQL {version}"), tell(test)?.args(args))?;
+        if args.is_empty() {
+            needed.clients.iter().try_for_each(|clients| clients.test(&steps, workspace))?;
+        }
         // The log and its consumers behave the same when numbers come after commit. What is no database's business does not run again, nor
         // what chooses by itself how events are numbered, nor what is about River or the schema.
         let mut again = tell(workspace.cargo(LOG))?;

@@ -73,6 +73,7 @@ fn measure(
     let needed = Needed::of(sources::DEFAULT_MAJOR)?;
     let all = [&tool].into_iter().chain(llvm.iter().map(|(_, source)| source)).chain(needed.sources());
     setup::prepare(workspace, &all.collect::<Vec<_>>())?;
+    needed.compile(steps, workspace)?;
     let dev = workspace.dev();
     let tool = tool.path(&dev);
     let instrumented = |mut command: Command| {

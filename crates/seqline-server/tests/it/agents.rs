@@ -2,6 +2,7 @@
 
 mod acks;
 mod asking;
+mod clients;
 mod command;
 mod faults;
 mod windows;

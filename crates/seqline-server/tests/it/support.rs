@@ -41,6 +41,15 @@ pub(crate) fn seqline<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Seq
     Seqline { command, stdin: None }
 }
 
+/// Another program, with these arguments. Of the environment of the test it has what programs are found by.
+pub(crate) fn program<A: AsRef<OsStr>>(name: &str, args: impl IntoIterator<Item = A>) -> Seqline {
+    let mut command = Command::new(name);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    command.args(args).env_clear().env("PATH", path);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    Seqline { command, stdin: None }
+}
+
 /// Lets a program without the environment of the test know where to write what it ran, if it was built to: else it does so where it stands.
 pub(crate) fn let_measure(command: &mut Command) {
     const FILE: &str = "LLVM_PROFILE_FILE";
