@@ -120,6 +120,8 @@ async fn where_no_websocket_gets_through_it_asks(language: Language) {
     eventually(DEADLINE, "it asks again", async || site.server.figure(super::WAITING).await == Some(1.0))
         .await;
     let newer = language.connected(&site.consumer).await;
+    // Its request hears of that when there is something to give, or at its end.
+    site.append(1).await;
     assert_ends_as(example.end().await, "ConsumerReplaced");
     stop(newer).await;
     site.stop().await;
