@@ -199,7 +199,10 @@ class Agent:
                     await self._rest.acknowledge(position, self._generation)
                 else:
                     return False
-            except (Lost, ConnectionClosed):
+            except Lost as lost:
+                self._after = lost.after
+                return False
+            except ConnectionClosed:
                 return False  # the link finds out as well
             session.acked = position
             return True

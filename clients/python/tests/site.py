@@ -143,6 +143,7 @@ class Api:
     """An API behind something that lets no WebSocket through. What asks for one is refused, and counted."""
 
     async def __aenter__(self):
+        self.location = "http://127.0.0.1:1/"
         self.requests, self.refused, self.loop = asyncio.Queue(), 0, asyncio.get_running_loop()
         self.left = []
         api = self
@@ -186,7 +187,7 @@ class Api:
     async def _ask(self, line, headers, body):
         if line == "GET /v1/gateway":
             self.refused += 1
-            return 404, {}, ()
+            return 302, {}, [("Location", self.location)]
         if line == "GET /v1/me":
             return 200, {"principal": "billing", "kind": "agent", "rights": []}, ()
         answer = self.loop.create_future()

@@ -113,6 +113,29 @@ class Delivering(Case):
             self.assertEqual(await there.closed(), 1000)
         self.assertEqual(self.handled, [1, 2])
 
+    async def test_an_event_in_hand_is_finished_also_when_the_consumer_was_taken(self):
+        self.gates[1] = asyncio.Event()
+        async with Gateway() as gateway:
+            self.runs(gateway)
+            there = await gateway.accepts()
+            await there.admits(0)
+            await there.events(1, 2)
+            await self.comes(1)
+            await there.closes(4015)
+            await self.is_waiting()
+            self.assertFalse(self.running.done())
+            self.gates[1].set()
+            await self.ends("ConsumerReplaced")
+        self.assertEqual(self.handled, [1])
+
+    async def test_a_frame_that_is_too_large_ends_it(self):
+        async with Gateway() as gateway:
+            self.runs(gateway)
+            there = await gateway.accepts()
+            await there.admits(0)
+            await there.send("event", **event(1, payload="x" * 33 * 1024 * 1024))
+            await self.ends("FrameTooLarge")
+
     async def test_a_handler_that_fails_ends_it_and_its_event_is_not_acknowledged(self):
         async def fails(event):
             if event["seq"] == 2:
@@ -435,6 +458,13 @@ class Asking(Case):
             await api.asked(EVENTS + "&generation=3")
             await self.stops()
 
+    async def test_a_token_goes_nowhere_else(self):
+        async with Gateway() as elsewhere, Api() as api:
+            api.location = elsewhere.url + "/v1/gateway"
+            await self.falls_back(api)
+            self.assertTrue(elsewhere.connections.empty())
+            await self.stops()
+
     async def test_it_tries_a_websocket_again_after_a_while(self):
         async with Api() as api:
             first = await self.falls_back(api)
@@ -447,10 +477,10 @@ class Asking(Case):
     async def test_an_acknowledgement_that_does_not_arrive_is_said_again_before_it_asks(self):
         async with Api() as api:
             (await self.falls_back(api)).is_answered(200, self.answer(1))
-            (await api.asked(ACK)).is_answered(503, {"code": "unavailable"}, [("Retry-After", "1")])
-            (await api.asked(ACK)).is_answered(503, {"code": "unavailable"}, [("Retry-After", "1")])
-            (await api.asked(ACK)).is_answered(503, {"code": "unavailable"})
-            await self.clock.passes(1.0)
+            (await api.asked(ACK)).is_answered(503, {"code": "unavailable"}, [("Retry-After", "7")])
+            (await api.asked(ACK)).is_answered(503, {"code": "unavailable"}, [("Retry-After", "7")])
+            (await api.asked(ACK)).is_answered(503, {"code": "unavailable"}, [("Retry-After", "7")])
+            await self.clock.passes(7.0)
             (await api.asked(ACK)).is_answered(200, {})
             await api.asked(EVENTS + "&generation=3")
             await self.stops()
@@ -495,7 +525,7 @@ class Asking(Case):
         async with Api() as api:
             (await self.falls_back(api)).is_answered(401, {"error": "planted"})
             await self.clock.passes(1.0)
-            (await api.asked(EVENTS)).is_answered(302, {}, [("Location", "http://127.0.0.1:1/")])
+            (await api.asked(EVENTS)).is_answered(302, {}, [("Location", "/elsewhere")])
             await self.clock.passes(2.0)
             await api.asked(EVENTS)
             await self.stops()

@@ -186,8 +186,9 @@ export class Agent {
       else if (this.#asks) await this.#rest.acknowledge(position, this.#generation);
       else return false;
     } catch (error) {
-      if (error instanceof Lost) return false; // the link finds out as well
-      throw error;
+      if (!(error instanceof Lost)) throw error;
+      this.#after = error.after;
+      return false;
     }
     session.acked = position;
     return true;

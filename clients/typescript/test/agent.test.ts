@@ -125,6 +125,29 @@ describe("delivering", bounded, () => {
     assert.deepEqual(handled, [1, 2]);
   });
 
+  test("an event in hand is finished also when the consumer was taken", async () => {
+    const open = gate(1);
+    start();
+    const there = await gateway.accepts();
+    await there.admits(0);
+    there.events([1, 2]);
+    await comes(1);
+    there.closes(4015);
+    assert.equal(await there.closed, 4015);
+    assert.deepEqual(handled, []);
+    open();
+    await ends("ConsumerReplaced");
+    assert.deepEqual(handled, [1]);
+  });
+
+  test("a frame that is too large ends it", async () => {
+    start();
+    const there = await gateway.accepts();
+    await there.admits(0);
+    there.send("event", event(1, { payload: "x".repeat(33 * 1024 * 1024) }));
+    await ends("FrameTooLarge");
+  });
+
   test("a handler that fails ends it, and its event is not acknowledged", async () => {
     start({}, (it) =>
       it.run(async ({ seq }) => {
@@ -454,6 +477,13 @@ describe("asking, where WebSockets do not get through", bounded, () => {
     await stops();
   });
 
+  test("a token goes nowhere else", async () => {
+    api.location = `${gateway.url}/v1/gateway`;
+    await fallsBack();
+    assert.ok(gateway.isIdle);
+    await stops();
+  });
+
   test("it tries a WebSocket again after a while", async () => {
     const first = await fallsBack();
     clock.time += 60_000;
@@ -465,8 +495,8 @@ describe("asking, where WebSockets do not get through", bounded, () => {
 
   test("an acknowledgement that does not arrive is said again before it asks", async () => {
     (await fallsBack()).isAnswered(200, answer([1]));
-    for (const _ of "abc") (await api.asked(ACK)).isAnswered(503, { code: "unavailable" }, { "Retry-After": "1" });
-    await clock.passes(1000);
+    for (const _ of "abc") (await api.asked(ACK)).isAnswered(503, { code: "unavailable" }, { "Retry-After": "7" });
+    await clock.passes(7000);
     (await api.asked(ACK)).isAnswered(200, {});
     await api.asked(`${EVENTS}&generation=3`);
     await stops();
@@ -509,7 +539,7 @@ describe("asking, where WebSockets do not get through", bounded, () => {
   test("what somebody in between says is waited out", async () => {
     (await fallsBack()).isAnswered(401, { error: "planted" });
     await clock.passes(1000);
-    (await api.asked(EVENTS)).isAnswered(302, {}, { Location: "http://127.0.0.1:1/" });
+    (await api.asked(EVENTS)).isAnswered(302, {}, { Location: "/elsewhere" });
     await clock.passes(2000);
     await api.asked(EVENTS);
     await stops();

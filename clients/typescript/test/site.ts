@@ -195,6 +195,8 @@ export class Request {
 export class Api {
   url = "";
   refused = 0;
+  /** Where who asks for a WebSocket is sent. */
+  location = "http://127.0.0.1:1/";
   readonly requests = new Queue<Request>();
   #server = createServer((request, response) => void this.#ask(request, response));
 
@@ -203,7 +205,7 @@ export class Api {
     // Without this, an upgrade is a request like others.
     api.#server.on("upgrade", (_request, socket) => {
       api.refused += 1;
-      socket.end("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+      socket.end(`HTTP/1.1 302 Found\r\nLocation: ${api.location}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n`);
     });
     api.url = await listen(api.#server);
     return api;
