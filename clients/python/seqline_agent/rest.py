@@ -47,6 +47,8 @@ class Rest:
         try:
             status, after, text = await _in_thread(lambda: _exchange(request, wait + SLACK))
             answer = dict(json.loads(text))
+        except urllib.error.URLError as error:
+            raise Lost(type(error.reason).__name__) from None
         except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
             raise Lost(type(error).__name__) from None
         # What has no code is not of the server, but of somebody in between.

@@ -62,7 +62,8 @@ export class Rest {
       });
       answer = Object(JSON.parse(await content(response)));
     } catch (error) {
-      throw new Lost(error instanceof Error ? error.name : "no answer");
+      const { name, cause } = error as Error & { cause?: NodeJS.ErrnoException };
+      throw new Lost(cause?.code ?? name);
     }
     const { status } = response;
     // What has no code is not of the server, but of somebody in between.
