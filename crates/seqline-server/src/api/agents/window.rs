@@ -176,7 +176,7 @@ impl Window {
     /// Up to where everything is acknowledged or not for the agent, when the log was looked at up to `looked`: what may be stored as
     /// acknowledged, so that a consumer whose events are rare does not stay behind until they have expired.
     pub(crate) fn settled(&self, looked: i64) -> i64 {
-        let first = self.in_flight.front().map(|event| event.seq).or(self.overdue.front().copied());
+        let first = self.in_flight.front().map(|event| event.seq).or_else(|| self.overdue.front().copied());
         match first {
             Some(first) => self.acked.max(first - 1),
             None => self.acked.max(looked),

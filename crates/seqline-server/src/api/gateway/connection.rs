@@ -127,7 +127,8 @@ impl Connection {
         };
         let end = running.run(&mut delivery).await;
         // A database that is silent keeps nobody from being told why it ends.
-        self.door.clock.timeout(GATEWAY_CLOSE_WAIT, leave(&self.api, attached, end)).await;
+        let left = Box::pin(leave(&self.api, attached, end));
+        self.door.clock.timeout(GATEWAY_CLOSE_WAIT, left).await;
         drop(place);
         end
     }
@@ -283,7 +284,7 @@ impl Running<'_> {
                 received = receive(self.incoming, self.door) => match received {
                     Received::Frame(frame) => {
                         self.heard_at = clock.elapsed();
-                        if let Err(close) = self.hears(*frame, delivery).await {
+                        if let Err(close) = Box::pin(self.hears(*frame, delivery)).await {
                             return End::Close(close);
                         }
                         caught_up = false;
@@ -310,7 +311,8 @@ impl Running<'_> {
                                     _ => Close::Internal,
                                 });
                             };
-                            if let Some(close) = delivery.lost(api, clock.elapsed(), &resync, self.outgoing).await {
+                            let lost = Box::pin(delivery.lost(api, clock.elapsed(), &resync, self.outgoing));
+                            if let Some(close) = lost.await {
                                 return End::Close(close);
                             }
                             pause_until = clock.elapsed() + API_RETRY_PAUSE;
