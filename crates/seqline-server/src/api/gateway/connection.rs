@@ -296,8 +296,9 @@ impl Running<'_> {
                     reading = None;
                     let Ok((from, page, filled)) = read else { return End::Close(Close::Internal) };
                     match filled {
-                        // The window went elsewhere while the page was read: it is read again from there.
-                        Ok(_) if from != delivery.looked() => {}
+                        // The window went elsewhere while the page was read: it is read again from there, and what cannot be read
+                        // from where it was is lost to nobody.
+                        _ if from != delivery.looked() => {}
                         Ok(head) => {
                             delivery.took(api, clock.elapsed(), &page, self.outgoing);
                             caught_up = delivery.looked() >= head;

@@ -178,14 +178,15 @@ async fn what_becomes_overdue_while_the_log_is_read_comes_again() {
     let (proxy, url) = proxied(&site.db).await;
     let keys = [
         ("api.hub_events_max", "2"),
-        ("agent.ack_timeout", "400ms"),
+        ("agent.ack_timeout", "200ms"),
+        ("gateway.heartbeat_interval", "10m"),
         ("agent.ack_persist_interval", "100ms"),
     ];
     let server = Worker::start(with_keys(&site.db, &keys).env("SEQLINE_DATABASE_URL", url)).await;
     let (mut socket, _) = Socket::ready(&server.api().await, &site.token).await;
     socket.expect("catchup.complete").await;
     // From now on an answer of the database takes longer than an acknowledgement may.
-    proxy.delay(Duration::from_millis(600));
+    proxy.delay(Duration::from_millis(300));
     let of_others = || seqline::NewEvent::builder("salary.paid", "salary", "salary.read").build().unwrap();
     let mut events = vec![crate::support::event(1)];
     events.extend((0..50).map(|_| of_others()));
