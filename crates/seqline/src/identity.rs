@@ -15,6 +15,8 @@
 //!     Look::GoOn { .. } => {}
 //!     Look::NewEpoch { from, to, .. } => println!("positions of {from:?} end here, those of {to} begin"),
 //!     Look::Wait { reason, .. } => println!("nothing is handed out: {reason}"),
+//!     // What a later version may add: not to go on is what is safe.
+//!     _ => println!("nothing is handed out"),
 //! }
 //! # Ok(())
 //! # }
