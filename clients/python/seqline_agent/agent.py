@@ -49,7 +49,7 @@ ENDS: dict[int, type[SeqlineError]] = {
     4015: ConsumerReplaced,
     4017: SessionReplaced,
 }
-NOT_RESUMED = (4006, 4010, 4016)
+NOT_RESUMED = (4006, 4010, 4016, 4018)
 NO_FRAME = (LookupError, ValueError, TypeError, AttributeError)  # what reading something else than a frame comes to
 
 

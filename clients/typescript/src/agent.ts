@@ -39,7 +39,7 @@ const ENDS = new Map<number, new (message: string) => SeqlineError>([
   [4015, ConsumerReplaced],
   [4017, SessionReplaced],
 ]);
-const NOT_RESUMED = [4006, 4010, 4016];
+const NOT_RESUMED = [4006, 4010, 4016, 4018];
 
 const DEFAULTS = {
   /** The name of the consumer. */

@@ -35,9 +35,13 @@ impl Delivery<'_> {
             tail.run(sinks, stop).await.map_err(|error| error.to_string())
         });
         let (door, answering) = (self.door.clone(), api.clone());
-        lifecycle.start("api", Phase::Delivery, |stop| async move {
-            door.open(answering, stop).await;
-            Ok(())
+        lifecycle.start("api", Phase::Delivery, |stop| {
+            // It answers when this returns, and not when the runtime comes to it.
+            let open = door.open(answering, stop);
+            async move {
+                open.await;
+                Ok(())
+            }
         });
         api
     }

@@ -311,9 +311,6 @@ pub(crate) const GATEWAY_PAGE_EVENTS: usize = 250;
 /// See [`GATEWAY_PAGE_EVENTS`].
 pub(crate) const GATEWAY_PAGE_BYTES: usize = 64 * 1024;
 
-/// Locks between which takeovers of consumers are shared out.
-pub(crate) const GATEWAY_TURNS: usize = 64;
-
 /// Sessions that a process remembers. When there are more, the one that was lost first is forgotten: its client identifies anew.
 pub(crate) const GATEWAY_SESSIONS_MAX: usize = 50_000;
 

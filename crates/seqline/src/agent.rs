@@ -15,8 +15,8 @@ mod name;
 mod operate;
 
 pub use cursor::{
-    Cursor, Holder, HolderKind, Locked, Lost, LostReason, Save, Take, Taking, acknowledge, cursor, lock,
-    lose, release, save, store_window, take,
+    Cursor, Holder, HolderKind, Locked, Lost, LostReason, Save, Saved, Take, Taking, acknowledge, cursor,
+    lock, lose, release, save, save_all, store_window, take,
 };
 pub use name::{AgentConsumer, InvalidName};
 pub use operate::{list, release_holder, reset};

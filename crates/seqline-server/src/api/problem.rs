@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::Position;
+use super::agents::Holder;
 use crate::limits::API_RETRY_AFTER;
 
 /// Why a request was refused. Codes are for programs and never change their meaning.
@@ -157,8 +158,10 @@ pub(crate) struct Problem {
     detail: Cow<'static, str>,
     errors: Vec<Fault>,
     retry_after: Option<Duration>,
-    resync: Option<Resync>,
     reason: Option<Reason>,
+    // Few have one of these, and all are passed around.
+    resync: Option<Box<Resync>>,
+    holder: Option<Box<Holder>>,
 }
 
 /// A member of the request that is wrong.
@@ -257,6 +260,10 @@ pub(crate) struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     head: Option<String>,
+    /// With `consumer_replaced`: who has the consumer, if somebody has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    holder: Option<Holder>,
 }
 
 impl Problem {
@@ -270,6 +277,7 @@ impl Problem {
             retry_after: None,
             resync: None,
             reason: None,
+            holder: None,
         }
     }
 
@@ -302,8 +310,8 @@ impl Problem {
         let or_else = if resync.oldest.is_some() { ", or at oldest" } else { "" };
         let detail = format!("{detail}: load what you need anew and go on at head{or_else}");
         Self {
-            resync: Some(resync),
             reason: Some(resync.reason.into()),
+            resync: Some(Box::new(resync)),
             ..Self::new(Code::ResyncRequired, detail)
         }
     }
@@ -325,6 +333,12 @@ impl Problem {
         self
     }
 
+    /// Says who has the consumer.
+    pub(crate) fn held_by(mut self, holder: Option<Holder>) -> Self {
+        self.holder = holder.map(Box::new);
+        self
+    }
+
     pub(crate) fn code(&self) -> Code {
         self.code
     }
@@ -337,6 +351,11 @@ impl Problem {
         &self.errors
     }
 
+    /// Who has the consumer, if that is why.
+    pub(crate) fn holder(&self) -> Option<Holder> {
+        self.holder.as_deref().copied()
+    }
+
     /// After which time the same may be answered.
     pub(crate) fn comes_again_after(&self) -> Option<Duration> {
         self.retry_after
@@ -344,12 +363,12 @@ impl Problem {
 
     /// Where a reader can start anew, if that is what it was told.
     pub(crate) fn to_resync(&self) -> Option<Resync> {
-        self.resync
+        self.resync.as_deref().copied()
     }
 
     pub(crate) fn document(&self) -> Document<'_> {
         let position = |seq: i64, resync: &Resync| Position { epoch: resync.epoch, seq }.to_string();
-        let resync = self.resync.as_ref();
+        let resync = self.resync.as_deref();
         Document {
             kind: format!("urn:seqline:problem:{}", self.code.as_str()),
             title: self.code.title(),
@@ -361,6 +380,7 @@ impl Problem {
             epoch: resync.map(|resync| resync.epoch),
             oldest: resync.and_then(|resync| Some(position(resync.oldest?, resync))),
             head: resync.map(|resync| position(resync.head, resync)),
+            holder: self.holder(),
         }
     }
 }

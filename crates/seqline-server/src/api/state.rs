@@ -6,9 +6,10 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use opentelemetry::metrics::Counter;
+use seqline::agent::AgentConsumer;
 use seqline::{Clock, DatabaseError, DurableHead, read};
 use sqlx::PgPool;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedMutexGuard, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -77,6 +78,13 @@ impl Deref for Api {
 }
 
 impl Api {
+    /// The turn of whoever takes this consumer in this process, which another may have for as long as the database takes.
+    pub(crate) async fn turn(&self, consumer: &AgentConsumer) -> Result<OwnedMutexGuard<()>, Problem> {
+        let turn =
+            self.clock.timeout(self.config.database.statement_timeout, self.sessions.turn(consumer)).await;
+        turn.ok_or_else(|| Problem::unavailable("somebody else is taking the consumer"))
+    }
+
     pub(crate) fn new(pool: PgPool, config: &Config, clock: &Clock, hub: &Hub, health: &Health) -> Self {
         let keys = &config.api;
         let database = Database::new(pool.clone(), clock.clone(), config.database.statement_timeout);
@@ -207,14 +215,17 @@ impl Door {
         }
     }
 
-    /// Lets requests be answered by it until `stop` is cancelled, and returns when none of them is under way any more.
-    pub(crate) async fn open(self, api: Api, stop: CancellationToken) {
+    /// Lets requests be answered by it, from the call on, until `stop` is cancelled. What is returned ends when none of them is under way any
+    /// more.
+    pub(crate) fn open(self, api: Api, stop: CancellationToken) -> impl Future<Output = ()> {
         self.behind.send_replace(Some(api.clone()));
-        stop.cancelled().await;
-        self.behind.send_replace(None);
-        api.stop.cancel();
-        api.requests.close();
-        api.requests.wait().await;
+        async move {
+            stop.cancelled().await;
+            self.behind.send_replace(None);
+            api.stop.cancel();
+            api.requests.close();
+            api.requests.wait().await;
+        }
     }
 
     /// What answers now, or why nothing does. It never waits, not even for a database of which it is known that it is away.

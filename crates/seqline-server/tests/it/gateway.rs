@@ -51,9 +51,14 @@ impl Site {
 
     /// The agent over REST.
     fn rest(&self) -> Consumer {
+        self.rest_of("default")
+    }
+
+    /// Another consumer of the agent over REST.
+    fn rest_of(&self, consumer: &str) -> Consumer {
         Consumer {
             client: Client::new(&self.address).token(&self.token),
-            path: "/v1/agents/billing/consumers/default".to_owned(),
+            path: format!("/v1/agents/billing/consumers/{consumer}"),
         }
     }
 

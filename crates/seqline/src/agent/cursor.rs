@@ -1,4 +1,4 @@
-//! The row of a consumer, and what its holders do with it. Each is one statement.
+//! The row of a consumer, and what its holders do with it. Each change is one statement.
 
 use std::fmt;
 use std::time::Duration;
@@ -168,27 +168,50 @@ pub struct Save {
     pub knows_lost: bool,
 }
 
-/// Saves what holders have, all in one statement, and says of each whether it still is the holder. Of one that is not, nothing was saved.
-/// Each counts as heard of.
+/// What became of something that only the holder can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Saved {
+    /// It is done: it still is the holder.
+    Done,
+    /// Somebody else holds the consumer. Nothing was changed.
+    Replaced,
+    /// Nobody holds it: an operator has taken it from who did, or there is none of this name any more. Nothing was changed.
+    Released,
+}
+
+/// Saves what a holder has. It counts as heard of. Waits for whoever has locked the row.
 ///
 /// # Errors
 ///
 /// [`DatabaseError`] when the database cannot be asked. What was saved then is not known; the same again is safe.
-pub async fn save(connection: &mut PgConnection, saves: &[Save]) -> Result<Vec<bool>, DatabaseError> {
-    Ok(store::agents::save(connection, saves).await?)
+pub async fn save(connection: &mut PgConnection, save: &Save) -> Result<Saved, DatabaseError> {
+    Ok(store::agents::save(connection, save).await?)
 }
 
-/// Saves, and holds the consumer no longer, so that whoever waits need not wait for it. Says whether it still was the holder.
+/// Saves what many holders have, in one statement that waits for nobody: of a row that somebody has locked at that moment nothing is saved
+/// and nothing known, which is `None`. Each holder counts as heard of.
+///
+/// # Errors
+///
+/// [`DatabaseError`] when the database cannot be asked. What was saved then is not known; the same again is safe.
+pub async fn save_all(
+    connection: &mut PgConnection,
+    saves: &[Save],
+) -> Result<Vec<Option<Saved>>, DatabaseError> {
+    Ok(store::agents::save_all(connection, saves).await?)
+}
+
+/// Saves, and holds the consumer no longer, so that whoever waits need not wait for it.
 ///
 /// # Errors
 ///
 /// [`DatabaseError`] when the database cannot be asked.
-pub async fn release(connection: &mut PgConnection, save: &Save) -> Result<bool, DatabaseError> {
+pub async fn release(connection: &mut PgConnection, save: &Save) -> Result<Saved, DatabaseError> {
     Ok(store::agents::release(connection, save).await?)
 }
 
 /// Moves the consumer of this holder to where it can go on, and keeps what it lost until that is known. This is the one way in which an
-/// acknowledgement can become lower. Says whether it still is the holder.
+/// acknowledgement can become lower.
 ///
 /// # Errors
 ///
@@ -198,7 +221,7 @@ pub async fn lose(
     consumer: &AgentConsumer,
     session: Uuid,
     lost: &Lost,
-) -> Result<bool, DatabaseError> {
+) -> Result<Saved, DatabaseError> {
     Ok(store::agents::lose(connection, consumer, session, lost).await?)
 }
 

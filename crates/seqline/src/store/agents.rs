@@ -8,7 +8,9 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::tasks::pg_interval;
-use crate::agent::{AgentConsumer, Cursor, Holder, HolderKind, Locked, Lost, LostReason, Save, Take, Taking};
+use crate::agent::{
+    AgentConsumer, Cursor, Holder, HolderKind, Locked, Lost, LostReason, Save, Saved, Take, Taking,
+};
 
 /// A row `c`, as [`decode`] takes it.
 const CURSOR: &str = "c.agent_id, c.consumer, c.acked_seq, c.generation, c.holder_session_id, c.holder_kind, c.held_since, c.seen_at,
@@ -73,23 +75,61 @@ pub(crate) async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> 
     }
 }
 
-pub(crate) async fn save(connection: &mut PgConnection, saves: &[Save]) -> Result<Vec<bool>, sqlx::Error> {
+pub(crate) async fn save(connection: &mut PgConnection, save: &Save) -> Result<Saved, sqlx::Error> {
+    let saved = sqlx::query(AssertSqlSafe(format!(
+        "UPDATE seqline.agent_consumer_cursors c SET {SAVED}
+         FROM (VALUES ($4::bigint, $5::bool)) AS s (acked_seq, knows_lost)
+         WHERE c.agent_id = $1 AND c.consumer = $2 AND c.holder_session_id = $3"
+    )))
+    .bind(save.consumer.agent())
+    .bind(save.consumer.name())
+    .bind(save.session)
+    .bind(save.acked_seq)
+    .bind(save.knows_lost)
+    .execute(&mut *connection)
+    .await?;
+    done(connection, &save.consumer, saved.rows_affected()).await
+}
+
+/// What became of a change to the row of a holder: none was made if that is somebody else by now.
+async fn done(
+    connection: &mut PgConnection,
+    consumer: &AgentConsumer,
+    rows: u64,
+) -> Result<Saved, sqlx::Error> {
+    if rows > 0 {
+        return Ok(Saved::Done);
+    }
+    let holder = cursor(connection, consumer).await?.and_then(|cursor| cursor.holder);
+    Ok(if holder.is_some() { Saved::Replaced } else { Saved::Released })
+}
+
+pub(crate) async fn save_all(
+    connection: &mut PgConnection,
+    saves: &[Save],
+) -> Result<Vec<Option<Saved>>, sqlx::Error> {
     let agents: Vec<&str> = saves.iter().map(|save| save.consumer.agent()).collect();
     let names: Vec<&str> = saves.iter().map(|save| save.consumer.name()).collect();
     let sessions: Vec<Uuid> = saves.iter().map(|save| save.session).collect();
     let acked: Vec<i64> = saves.iter().map(|save| save.acked_seq).collect();
     let known: Vec<bool> = saves.iter().map(|save| save.knows_lost).collect();
-    // In the order of the key, so that two processes that were replaced by each other never wait for each other.
-    let held: Vec<i64> = sqlx::query_scalar(AssertSqlSafe(format!(
+    // A holder that is one when the statement begins and whose row was not saved is not known: somebody has it locked, or has just taken it.
+    let rows: Vec<(i64, bool, Option<bool>)> = sqlx::query_as(AssertSqlSafe(format!(
         "WITH s AS MATERIALIZED (
              SELECT s.* FROM unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[], $5::bool[]) WITH ORDINALITY
                  AS s (agent_id, consumer, session, acked_seq, knows_lost, at)
+         ), own AS MATERIALIZED (
+             SELECT s.* FROM s
              JOIN seqline.agent_consumer_cursors c ON c.agent_id = s.agent_id AND c.consumer = s.consumer AND c.holder_session_id = s.session
-             ORDER BY s.agent_id, s.consumer FOR NO KEY UPDATE OF c
+             FOR NO KEY UPDATE OF c SKIP LOCKED
+         ), saved AS (
+             UPDATE seqline.agent_consumer_cursors c SET {SAVED} FROM own s
+             WHERE c.agent_id = s.agent_id AND c.consumer = s.consumer AND c.holder_session_id = s.session
+             RETURNING s.at
          )
-         UPDATE seqline.agent_consumer_cursors c SET {SAVED} FROM s
-         WHERE c.agent_id = s.agent_id AND c.consumer = s.consumer AND c.holder_session_id = s.session
-         RETURNING s.at"
+         SELECT s.at, saved.at IS NOT NULL, c.holder_session_id = s.session
+         FROM s LEFT JOIN saved ON saved.at = s.at
+         LEFT JOIN seqline.agent_consumer_cursors c ON c.agent_id = s.agent_id AND c.consumer = s.consumer"
     )))
     .bind(agents)
     .bind(names)
@@ -98,16 +138,22 @@ pub(crate) async fn save(connection: &mut PgConnection, saves: &[Save]) -> Resul
     .bind(known)
     .fetch_all(connection)
     .await?;
-    let mut saved = vec![false; saves.len()];
-    for at in held {
-        if let Some(saved) = usize::try_from(at - 1).ok().and_then(|at| saved.get_mut(at)) {
-            *saved = true;
+    let mut outcomes = vec![None; saves.len()];
+    for (at, is_saved, held) in rows {
+        let outcome = match (is_saved, held) {
+            (true, _) => Some(Saved::Done),
+            (false, Some(true)) => None,
+            (false, Some(false)) => Some(Saved::Replaced),
+            (false, None) => Some(Saved::Released),
+        };
+        if let Some(place) = usize::try_from(at - 1).ok().and_then(|at| outcomes.get_mut(at)) {
+            *place = outcome;
         }
     }
-    Ok(saved)
+    Ok(outcomes)
 }
 
-pub(crate) async fn release(connection: &mut PgConnection, save: &Save) -> Result<bool, sqlx::Error> {
+pub(crate) async fn release(connection: &mut PgConnection, save: &Save) -> Result<Saved, sqlx::Error> {
     let released = sqlx::query(AssertSqlSafe(format!(
         "UPDATE seqline.agent_consumer_cursors c
          SET {SAVED}, holder_session_id = NULL, holder_kind = NULL, held_since = NULL, rest_window = NULL
@@ -119,9 +165,9 @@ pub(crate) async fn release(connection: &mut PgConnection, save: &Save) -> Resul
     .bind(save.session)
     .bind(save.acked_seq)
     .bind(save.knows_lost)
-    .execute(connection)
+    .execute(&mut *connection)
     .await?;
-    Ok(released.rows_affected() > 0)
+    done(connection, &save.consumer, released.rows_affected()).await
 }
 
 pub(crate) async fn lose(
@@ -129,7 +175,7 @@ pub(crate) async fn lose(
     consumer: &AgentConsumer,
     session: Uuid,
     lost: &Lost,
-) -> Result<bool, sqlx::Error> {
+) -> Result<Saved, sqlx::Error> {
     let moved = sqlx::query(
         "UPDATE seqline.agent_consumer_cursors c
          SET acked_seq = $6, lost_reason = $4, lost_after = $5, lost_position = $6, updated_at = clock_timestamp(), seen_at = clock_timestamp()
@@ -141,9 +187,9 @@ pub(crate) async fn lose(
     .bind(lost.reason.as_str())
     .bind(lost.after)
     .bind(lost.position)
-    .execute(connection)
+    .execute(&mut *connection)
     .await?;
-    Ok(moved.rows_affected() > 0)
+    done(connection, consumer, moved.rows_affected()).await
 }
 
 pub(crate) async fn acknowledge(

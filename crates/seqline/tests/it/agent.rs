@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use seqline::access::{ChangeError, NewPrincipal, PrincipalKind, Rights, create_principal, delete_principal};
 use seqline::agent::{
-    AgentConsumer, Cursor, Holder, HolderKind, Lost, LostReason, Save, Take, Taking, acknowledge, cursor,
-    list, lock, lose, release, release_holder, reset, save, store_window, take,
+    AgentConsumer, Cursor, Holder, HolderKind, Lost, LostReason, Save, Saved, Take, Taking, acknowledge,
+    cursor, list, lock, lose, release, release_holder, reset, save, save_all, store_window, take,
 };
 use seqline::consumer::Mode;
 use seqline_testkit::{Role, TestDb};
@@ -75,12 +75,12 @@ async fn who_was_replaced_saves_nothing() {
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
     let (old, _) = taken(&mut app, &invoices, 0).await;
-    assert_eq!(save(&mut app, &[saving(&invoices, old, 5)]).await.unwrap(), [true]);
+    assert_eq!(save(&mut app, &saving(&invoices, old, 5)).await.unwrap(), Saved::Done);
     let (new, _) = taken(&mut app, &invoices, 0).await;
-    assert_eq!(save(&mut app, &[saving(&invoices, old, 9)]).await.unwrap(), [false]);
-    assert!(!release(&mut app, &saving(&invoices, old, 9)).await.unwrap());
+    assert_eq!(save(&mut app, &saving(&invoices, old, 9)).await.unwrap(), Saved::Replaced);
+    assert_eq!(release(&mut app, &saving(&invoices, old, 9)).await.unwrap(), Saved::Replaced);
     let lost = Lost { reason: LostReason::Retention, after: 5, position: 2 };
-    assert!(!lose(&mut app, &invoices, old, &lost).await.unwrap());
+    assert_eq!(lose(&mut app, &invoices, old, &lost).await.unwrap(), Saved::Replaced);
     assert_eq!(acked(&mut app, &invoices).await, 5);
     // The same in one statement with others, and an acknowledgement never becomes lower.
     let (letters, other) = (consumer("letters"), consumer("other"));
@@ -91,8 +91,30 @@ async fn who_was_replaced_saves_nothing() {
         saving(&invoices, new, 4),
         saving(&other, new, 4),
     ];
-    assert_eq!(save(&mut app, &saves).await.unwrap(), [false, true, true, false]);
+    let expected = [Saved::Replaced, Saved::Done, Saved::Done, Saved::Released].map(Some);
+    assert_eq!(save_all(&mut app, &saves).await.unwrap(), expected);
     assert_eq!((acked(&mut app, &invoices).await, acked(&mut app, &letters).await), (5, 3));
+}
+
+#[tokio::test]
+async fn those_whose_rows_are_free_are_saved_while_somebody_has_another_one_locked() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    let pool = db.pool(Role::App, 1);
+    agent(&mut app, "billing").await;
+    let (invoices, letters) = (consumer("invoices"), consumer("letters"));
+    let (of_invoices, _) = taken(&mut app, &invoices, 0).await;
+    let (of_letters, _) = taken(&mut app, &letters, 0).await;
+    let saves = [saving(&invoices, of_invoices, 3), saving(&letters, of_letters, 3)];
+    let mut tx = seqline::begin(&pool).await.unwrap();
+    lock(&mut tx, &invoices).await.unwrap().expect("it is there");
+    assert_eq!(save_all(&mut app, &saves).await.unwrap(), [None, Some(Saved::Done)]);
+    // Somebody who takes it and has not committed is not somebody else yet.
+    take(&mut tx, &taking(&invoices, Uuid::now_v7(), HolderKind::Rest, 0)).await.unwrap();
+    assert_eq!(save_all(&mut app, &saves).await.unwrap(), [None, Some(Saved::Done)]);
+    seqline::commit(tx).await.unwrap();
+    assert_eq!(save_all(&mut app, &saves).await.unwrap(), [Some(Saved::Replaced), Some(Saved::Done)]);
+    assert_eq!((acked(&mut app, &invoices).await, acked(&mut app, &letters).await), (0, 3));
 }
 
 #[tokio::test]
@@ -102,10 +124,10 @@ async fn one_who_goes_leaves_it_to_nobody() {
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
     let (session, _) = taken(&mut app, &invoices, 0).await;
-    assert!(release(&mut app, &saving(&invoices, session, 4)).await.unwrap());
+    assert_eq!(release(&mut app, &saving(&invoices, session, 4)).await.unwrap(), Saved::Done);
     let free = cursor(&mut app, &invoices).await.unwrap().unwrap();
     assert_eq!((free.acked_seq, free.holder), (4, None));
-    assert!(!release(&mut app, &saving(&invoices, session, 6)).await.unwrap(), "once");
+    assert_eq!(release(&mut app, &saving(&invoices, session, 6)).await.unwrap(), Saved::Released, "once");
 }
 
 #[tokio::test]
@@ -135,7 +157,7 @@ async fn whoever_wants_to_replace_nobody_is_told_who_is_there() {
         .execute(&mut app)
         .await
         .unwrap();
-    save(&mut app, &[saving(&invoices, session, 0)]).await.unwrap();
+    save(&mut app, &saving(&invoices, session, 0)).await.unwrap();
     assert!(matches!(take(&mut app, &polite(Uuid::now_v7())).await.unwrap(), Take::Held(_)));
 }
 
@@ -162,9 +184,9 @@ async fn of_those_who_come_together_the_last_one_has_it() {
     assert_eq!(generations, (1..=32).collect::<Vec<_>>(), "each has one of its own");
     let mut connection = pool.acquire().await.unwrap();
     let saves: Vec<_> = taken.iter().map(|(_, session)| saving(&consumer("invoices"), *session, 1)).collect();
-    let saved = save(&mut connection, &saves).await.unwrap();
-    assert_eq!(saved.iter().position(|saved| *saved), Some(31));
-    assert_eq!(saved.iter().filter(|saved| **saved).count(), 1);
+    let mut expected = vec![Some(Saved::Replaced); 31];
+    expected.push(Some(Saved::Done));
+    assert_eq!(save_all(&mut connection, &saves).await.unwrap(), expected);
 }
 
 #[tokio::test]
@@ -215,20 +237,20 @@ async fn what_was_lost_is_kept_until_it_is_known() {
     let invoices = consumer("invoices");
     let (session, _) = taken(&mut app, &invoices, 100).await;
     let lost = Lost { reason: LostReason::CursorAhead, after: 100, position: 40 };
-    assert!(lose(&mut app, &invoices, session, &lost).await.unwrap());
+    assert_eq!(lose(&mut app, &invoices, session, &lost).await.unwrap(), Saved::Done);
     let moved = cursor(&mut app, &invoices).await.unwrap().unwrap();
     assert_eq!((moved.acked_seq, moved.lost), (40, Some(lost)), "lower, for once");
     // Not by a save of one who does not know, nor by an acknowledgement before it, nor by another holder.
     let unknowing = Save { knows_lost: false, ..saving(&invoices, session, 40) };
-    assert_eq!(save(&mut app, &[unknowing]).await.unwrap(), [true]);
+    assert_eq!(save(&mut app, &unknowing).await.unwrap(), Saved::Done);
     acknowledge(&mut app, &invoices, 39, None).await.unwrap();
     let (session, again) = taken(&mut app, &invoices, 0).await;
     assert_eq!(again.lost, Some(lost));
     let (known, _) = acknowledge(&mut app, &invoices, 40, None).await.unwrap().unwrap();
     assert_eq!((known.lost, known.acked_seq), (None, 40));
     let lost = Lost { reason: LostReason::Retention, after: 40, position: 60 };
-    assert!(lose(&mut app, &invoices, session, &lost).await.unwrap());
-    assert_eq!(save(&mut app, &[saving(&invoices, session, 60)]).await.unwrap(), [true]);
+    assert_eq!(lose(&mut app, &invoices, session, &lost).await.unwrap(), Saved::Done);
+    assert_eq!(save(&mut app, &saving(&invoices, session, 60)).await.unwrap(), Saved::Done);
     assert_eq!(cursor(&mut app, &invoices).await.unwrap().unwrap().lost, None);
 }
 
@@ -284,10 +306,10 @@ async fn people_release_and_reset_them() {
     assert_eq!(rule(error), "agent_consumer_unknown");
     let (session, _) = taken(&mut app, &invoices, 3).await;
     release_holder(&mut app, &invoices, Mode::Plan).await.unwrap();
-    assert_eq!(save(&mut app, &[saving(&invoices, session, 3)]).await.unwrap(), [true], "only a plan");
+    assert_eq!(save(&mut app, &saving(&invoices, session, 3)).await.unwrap(), Saved::Done, "only a plan");
     let before = release_holder(&mut app, &invoices, apply).await.unwrap();
     assert_eq!(before.holder.map(|holder| holder.session), Some(session));
-    assert_eq!(save(&mut app, &[saving(&invoices, session, 4)]).await.unwrap(), [false]);
+    assert_eq!(save(&mut app, &saving(&invoices, session, 4)).await.unwrap(), Saved::Released);
     let (session, taken_again) = taken(&mut app, &invoices, 0).await;
     assert_eq!((taken_again.acked_seq, taken_again.generation), (3, 3));
     for wrong in [-1, 6] {
@@ -295,7 +317,7 @@ async fn people_release_and_reset_them() {
         assert_eq!(rule(error), "agent_consumer_position");
     }
     assert_eq!(reset(&mut app, &invoices, 1, apply).await.unwrap().acked_seq, 3);
-    assert_eq!(save(&mut app, &[saving(&invoices, session, 5)]).await.unwrap(), [false]);
+    assert_eq!(save(&mut app, &saving(&invoices, session, 5)).await.unwrap(), Saved::Released);
     assert_eq!(acked(&mut app, &invoices).await, 1);
     let written: Vec<(String, String, String, String, Option<String>)> = sqlx::query_as(
         "SELECT action, subject, before::text, after::text, why FROM seqline.audit_log

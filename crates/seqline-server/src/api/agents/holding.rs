@@ -13,6 +13,7 @@ use uuid::Uuid;
 
 use super::bounds::bounds;
 use super::window::{Action, Input, Window};
+use crate::api::gateway::sessions::Held as HeldHere;
 use crate::api::{Api, Code, Problem};
 
 /// A window, as it was in the database a moment ago.
@@ -43,9 +44,13 @@ pub(super) struct Holding<'a> {
 impl Holding<'_> {
     /// Goes on with the window of the requests before, or takes the consumer from whoever has it.
     pub(super) async fn open(&self) -> Result<Opened, Problem> {
-        let turn = self.api.sessions.turn(&self.consumer).lock();
-        let turn = self.api.clock.timeout(self.api.config.database.statement_timeout, turn).await;
-        let _turn = turn.ok_or_else(|| Problem::unavailable("somebody else is taking the consumer"))?;
+        let _turn = self.api.turn(&self.consumer).await?;
+        // Whoever holds it over a connection of this process, and does not write meanwhile.
+        let before = self.api.sessions.holder(&self.consumer);
+        let _alone = match &before {
+            Some((_, held)) => Some(held.writing.lock().await),
+            None => None,
+        };
         let opened = self
             .within(async |tx| {
                 let Some(locked) = agent::lock(tx, &self.consumer).await? else {
@@ -56,7 +61,7 @@ impl Holding<'_> {
                 }
                 let mut held = match self.stored(&locked) {
                     Some(held) => held,
-                    None => match self.take(tx, &locked).await? {
+                    None => match self.take(tx, &locked, before.as_ref()).await? {
                         Ok(held) => held,
                         Err(problem) => return Ok(Err(problem)),
                     },
@@ -95,6 +100,16 @@ impl Holding<'_> {
         Ok(actions)
     }
 
+    /// Whether nobody has acknowledged anything or come for the consumer since. Looks, and locks and writes nothing.
+    pub(super) async fn is_as_it_was(&self, held: &Held) -> Result<bool, Problem> {
+        let cursor =
+            self.api.database.ask(async |connection| agent::cursor(connection, &self.consumer).await).await?;
+        Ok(cursor.is_some_and(|cursor| {
+            let is_held = cursor.holder.is_some_and(|holder| holder.session == held.session);
+            is_held && cursor.acked_seq <= held.window.acked() && cursor.lost == held.window.lost()
+        }))
+    }
+
     async fn create(&self, tx: &mut PgTransaction<'_>) -> Result<Result<Opened, Problem>, DatabaseError> {
         if self.generation.is_some() {
             return Ok(Err(gone()));
@@ -120,10 +135,11 @@ impl Holding<'_> {
         &self,
         tx: &mut PgTransaction<'_>,
         locked: &Locked,
+        before: Option<&(Uuid, HeldHere)>,
     ) -> Result<Result<Held, Problem>, DatabaseError> {
         // What a connection of this process has acknowledged counts.
-        if let Some(unsaved) = self.api.sessions.unsaved(&self.consumer) {
-            agent::save(tx, &[unsaved]).await?;
+        if let Some((id, held)) = before {
+            agent::save(tx, &held.save(*id)).await?;
         }
         let taking = self.taking(locked.cursor.acked_seq);
         let Take::Taken { cursor, before } = agent::take(tx, &taking).await? else { return Ok(Err(gone())) };
@@ -228,14 +244,8 @@ pub(in crate::api) fn log_takeover(consumer: &AgentConsumer, session: Uuid, befo
 /// Somebody else has come in between.
 pub(in crate::api) fn replaced(cursor: &Cursor) -> Problem {
     let detail = match cursor.holder {
-        Some(holder) => {
-            format!("somebody else has the consumer over {} since {}", holder.kind, rfc3339(holder.since))
-        }
-        None => "the consumer was taken from who had it".to_owned(),
+        Some(_) => "somebody else has the consumer",
+        None => "the consumer was taken from who had it",
     };
-    Problem::new(Code::ConsumerReplaced, detail)
-}
-
-fn rfc3339(time: time::OffsetDateTime) -> String {
-    time.format(&time::format_description::well_known::Rfc3339).unwrap_or_default()
+    Problem::new(Code::ConsumerReplaced, detail).held_by(cursor.holder.map(Into::into))
 }

@@ -226,7 +226,8 @@ impl Polling<'_> {
             () = api.clock.sleep(most) => {}
             () = api.stop.cancelled() => return Ok(()),
         }
-        if full || overdue_in.is_some_and(|overdue_in| overdue_in <= most) {
+        let is_overdue = overdue_in.is_some_and(|overdue_in| overdue_in <= most);
+        if is_overdue || full && !self.holding.is_as_it_was(&self.held).await? {
             self.step(Input::Woken).await?;
         }
         Ok(())

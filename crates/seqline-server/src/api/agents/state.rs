@@ -1,9 +1,12 @@
 //! How a consumer stands, and acknowledgements. Neither takes it from anybody.
 
+use std::fmt;
+
 use axum::Json;
 use seqline::agent::{self, Cursor, Lost};
 use seqline::read;
-use serde::{Deserialize, Serialize};
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use time::OffsetDateTime;
 use utoipa::{IntoParams, ToSchema};
 
@@ -60,9 +63,9 @@ pub(super) struct Consumer {
 }
 
 /// Who has a consumer.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[schema(as = AgentConsumerHolder)]
-pub(super) struct Holder {
+pub(crate) struct Holder {
     /// `gateway` or `rest`.
     #[schema(example = "rest")]
     over: &'static str,
@@ -82,6 +85,12 @@ pub(in crate::api) struct Resync {
     after: String,
     /// Where it goes on. Acknowledge this, or a later position, when you have loaded what you need anew.
     position: String,
+}
+
+impl From<agent::Holder> for Holder {
+    fn from(holder: agent::Holder) -> Self {
+        Self { over: holder.kind.as_str(), since: holder.since }
+    }
 }
 
 impl Resync {
@@ -105,7 +114,7 @@ impl Consumer {
             head: api.position(head).to_string(),
             lag: head - cursor.acked_seq,
             generation: cursor.generation,
-            holder: cursor.holder.map(|holder| Holder { over: holder.kind.as_str(), since: holder.since }),
+            holder: cursor.holder.map(Holder::from),
             resync: cursor.lost.map(|lost| Resync::of(api, &lost)),
             created_at: cursor.created_at,
             updated_at: cursor.updated_at,
@@ -146,6 +155,7 @@ pub(super) async fn show(
 #[schema(as = AgentAcknowledgement)]
 pub(super) struct Acknowledgement {
     /// The number of the last event that you are done with. It covers all before it.
+    #[serde(default, deserialize_with = "any_seq")]
     #[schema(nullable = false, minimum = 0, example = 1042)]
     seq: Option<i64>,
     /// The same as a position, such as `next`: one of a history that a restore ended is refused.
@@ -154,6 +164,37 @@ pub(super) struct Acknowledgement {
     /// The `generation` of your answer: refused if somebody else has had the consumer since.
     #[schema(nullable = false, minimum = 1)]
     generation: Option<i64>,
+}
+
+/// A whole number of any size: one that is too large for the log is above its head, and refused as that.
+pub(in crate::api) fn any_seq<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
+    struct AnySeq;
+    impl Visitor<'_> for AnySeq {
+        type Value = i64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number")
+        }
+
+        fn visit_i64<E>(self, seq: i64) -> Result<i64, E> {
+            Ok(seq)
+        }
+
+        fn visit_u64<E>(self, seq: u64) -> Result<i64, E> {
+            Ok(i64::try_from(seq).unwrap_or(i64::MAX))
+        }
+
+        // This is how whole numbers come that do not fit into 64 bits.
+        fn visit_f64<E: de::Error>(self, seq: f64) -> Result<i64, E> {
+            match seq {
+                _ if seq >= TWO_TO_63 => Ok(i64::MAX),
+                _ if seq < -TWO_TO_63 => Ok(i64::MIN),
+                _ => Err(E::invalid_type(Unexpected::Float(seq), &self)),
+            }
+        }
+    }
+    const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
+    deserializer.deserialize_any(AnySeq).map(Some)
 }
 
 /// The number that is acknowledged, by itself or as a position.

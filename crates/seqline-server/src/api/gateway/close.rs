@@ -1,6 +1,7 @@
 //! How a connection ends, and what a client does then.
 
 use axum::extract::ws::{CloseFrame, Message};
+use seqline::agent::Saved;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -20,6 +21,7 @@ pub(super) enum Close {
     ConsumerReplaced,
     ConsumerHeld,
     SessionReplaced,
+    ConsumerReleased,
 }
 
 /// What a close code tells a client to do.
@@ -36,7 +38,7 @@ pub(super) struct CloseCode {
 }
 
 impl Close {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Internal,
         Self::InvalidFrame,
         Self::AlreadyIdentified,
@@ -50,7 +52,17 @@ impl Close {
         Self::ConsumerReplaced,
         Self::ConsumerHeld,
         Self::SessionReplaced,
+        Self::ConsumerReleased,
     ];
+
+    /// Why a connection ends whose holder changed the row of its consumer, or could not; none if it could.
+    pub(super) fn of_holder(saved: Saved) -> Option<Self> {
+        match saved {
+            Saved::Done => None,
+            Saved::Replaced => Some(Self::ConsumerReplaced),
+            Saved::Released => Some(Self::ConsumerReleased),
+        }
+    }
 
     pub(super) fn code(self) -> CloseCode {
         let (code, reason, reconnect, resume) = match self {
@@ -67,6 +79,7 @@ impl Close {
             Self::ConsumerReplaced => (4015, "consumer_replaced", false, false),
             Self::ConsumerHeld => (4016, "consumer_held", true, false),
             Self::SessionReplaced => (4017, "session_replaced", false, false),
+            Self::ConsumerReleased => (4018, "consumer_released", true, false),
         };
         CloseCode { code, reason, reconnect, resume }
     }
@@ -96,7 +109,7 @@ mod tests {
     fn each_code_is_one_and_its_reason_fits() {
         let mut codes: Vec<u16> = Close::ALL.map(|close| close.code().code).to_vec();
         codes.dedup();
-        assert_eq!(codes.len(), 13);
+        assert_eq!(codes.len(), 14);
         assert!(codes.is_sorted() && codes.iter().all(|code| (4000..4100).contains(code)));
         for close in Close::ALL {
             let Message::Close(Some(frame)) = close.message(Some(u64::MAX)) else { panic!() };

@@ -208,13 +208,14 @@ async fn leave(api: &Api, attached: Attached, end: End) {
     }
     let session = attached.session.clone();
     if let Some(held) = &session.held {
+        let _alone = held.writing.lock().await;
         let save = held.save(session.id);
         let saved = api.database.ask(async |connection| match resumable {
-            true => agent::save(connection, std::slice::from_ref(&save)).await.map(|saved| saved == [true]),
-            false => agent::release(connection, &save).await,
+            true => agent::save(connection, &save).await.map(drop),
+            false => agent::release(connection, &save).await.map(drop),
         });
         match saved.await {
-            Ok(_) => held.saved(&save),
+            Ok(()) => held.saved(&save),
             // What was not saved is delivered again.
             Err(error) => tracing::debug!(error = %error, "acknowledgement of an agent not saved at its end"),
         }

@@ -206,7 +206,8 @@ impl Consuming {
             ResyncReason::TooFarBehind | ResyncReason::EpochChanged => return Some(Close::Internal),
         };
         // Nobody else writes what was so before.
-        let _alone = api.sessions.writing().lock().await;
+        let writing = self.held.writing.clone();
+        let _alone = writing.lock().await;
         // The row first: what the agent is told to have is what is stored.
         let after = self.window.lost().map_or_else(|| self.window.acked(), |lost| lost.after);
         let lost = Lost { reason, after, position: resync.head };
@@ -215,8 +216,8 @@ impl Consuming {
             .database
             .ask(async |connection| agent::lose(connection, consumer, session, &lost).await)
             .await;
-        match moved {
-            Ok(true) => {
+        match moved.map(Close::of_holder) {
+            Ok(None) => {
                 let position = self.window.position();
                 let actions = self.step(now, Input::Lost { reason, position, head: resync.head });
                 self.looked = self.window.position();
@@ -225,7 +226,7 @@ impl Consuming {
                 self.held.saved(&self.held.save(session));
                 None
             }
-            Ok(false) => Some(Close::ConsumerReplaced),
+            Ok(Some(why)) => Some(why),
             // It is tried again with the next page.
             Err(_) => None,
         }

@@ -5,7 +5,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::close::{Close, CloseCode};
-use crate::api::agents::Resync;
+use crate::api::agents::{Holder, Resync, any_seq};
 use crate::api::problem::Fault;
 use crate::api::{Code, Problem};
 
@@ -59,7 +59,7 @@ pub(super) struct Resume {
 #[schema(as = GatewayAck)]
 pub(super) struct Ack {
     /// The number of the last event that it is done with.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "any_seq")]
     #[schema(nullable = false, minimum = 0)]
     pub(super) seq: Option<i64>,
     /// The same as a position.
@@ -189,13 +189,23 @@ pub(super) struct Refusal<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     retry_after_ms: Option<u64>,
+    /// With `consumer_replaced`: who has the consumer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    holder: Option<Holder>,
 }
 
 impl<'a> Refusal<'a> {
     pub(super) fn of(problem: &'a Problem) -> Self {
         let retry_after_ms =
             problem.comes_again_after().map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-        Self { code: problem.code(), detail: problem.detail(), errors: problem.faults(), retry_after_ms }
+        Self {
+            code: problem.code(),
+            detail: problem.detail(),
+            errors: problem.faults(),
+            retry_after_ms,
+            holder: problem.holder(),
+        }
     }
 }
 

@@ -112,7 +112,7 @@ async fn identify_agent(
         })?,
     };
     let polite = asked.take_over == Some(false);
-    let _turn = turn(api, &consumer).await?;
+    let _turn = api.turn(&consumer).await?;
     let (session, head) = (Uuid::now_v7(), api.reader.hub.position());
     let taking = Taking {
         consumer: &consumer,
@@ -123,12 +123,16 @@ async fn identify_agent(
         unless_seen_within: polite.then_some(AGENT_HOLDER_SEEN),
     };
     // What whoever has it in this process acknowledged is saved first, and that one is told when somebody else has it.
-    let unsaved = api.sessions.unsaved(&consumer);
+    let before = api.sessions.holder(&consumer);
     let taken = async {
-        let _alone = api.sessions.writing().lock().await;
+        let _alone = match &before {
+            Some((_, held)) => Some(held.writing.lock().await),
+            None => None,
+        };
+        let unsaved = before.as_ref().map(|(id, held)| held.save(*id));
         let taken = api.database.ask(async |connection| {
             if let Some(unsaved) = &unsaved {
-                agent::save(connection, std::slice::from_ref(unsaved)).await?;
+                agent::save(connection, unsaved).await?;
             }
             agent::take(connection, &taking).await
         });
@@ -149,22 +153,12 @@ async fn identify_agent(
     if let Some(before) = before {
         crate::api::agents::log_takeover(&consumer, session, &before);
     }
-    let state = State::new(cursor.acked_seq, cursor.lost.is_some()).into();
-    let held = Held { consumer, generation: cursor.generation, state };
+    let state = State::new(cursor.acked_seq, cursor.lost.is_some());
+    let held = Held::new(consumer, cursor.generation, state);
     let session =
         Session { id: session, principal: caller.access.principal.clone(), held: Some(held.clone()) };
     let attached = api.sessions.begin(session);
     Ok(consuming(api, Comer { caller, place, attached }, held, cursor.lost, head, false))
-}
-
-/// The turn of whoever takes this consumer, which others may have for as long as the database takes.
-async fn turn<'a>(
-    api: &'a Api,
-    consumer: &AgentConsumer,
-) -> Result<tokio::sync::MutexGuard<'a, ()>, Problem> {
-    let turn = api.sessions.turn(consumer).lock();
-    let turn = api.clock.timeout(api.config.database.statement_timeout, turn).await;
-    turn.ok_or_else(|| Problem::unavailable("somebody else is taking the consumer"))
 }
 
 /// Goes on with a session.
@@ -175,18 +169,21 @@ pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Esta
     };
     let head = api.reader.hub.position();
     if let Some(held) = session.held.clone() {
-        let _turn = turn(api, &held.consumer).await?;
+        let _turn = api.turn(&held.consumer).await?;
+        let alone = held.writing.lock().await;
         let save = held.save(session.id);
         let found = api.database.ask(async |connection| {
-            let saved = agent::save(connection, std::slice::from_ref(&save)).await?;
+            let saved = agent::save(connection, &save).await?;
             Ok::<_, seqline::DatabaseError>((saved, agent::cursor(connection, &held.consumer).await?))
         });
         // Only who still holds the row goes on.
         let (saved, cursor) = found.await?;
-        let Some(cursor) = cursor.filter(|_| saved == [true]) else {
+        let lost = Close::of_holder(saved);
+        let Some(cursor) = cursor.filter(|_| lost.is_none()) else {
             api.sessions.forget(session.id);
-            return Err(IdentifyRefused(None, Close::ConsumerReplaced));
+            return Err(IdentifyRefused(None, lost.unwrap_or(Close::ConsumerReleased)));
         };
+        drop(alone);
         let attached = api.sessions.resume(session.id).ok_or(IdentifyRefused(None, Close::SessionInvalid))?;
         held.saved(&save);
         // It may have acknowledged more over REST.

@@ -107,19 +107,24 @@ async fn write(
     clock: Clock,
 ) {
     while let Some(first) = frames.recv().await {
-        let sent = clock.timeout(timeout, async {
-            let mut bytes = size(&first);
-            sink.feed(first).await?;
-            // Few writes for many small frames.
-            while let Ok(next) = frames.try_recv() {
-                bytes += size(&next);
-                sink.feed(next).await?;
+        let mut bytes = 0;
+        // Few writes for many small frames. Each has its own time: only a client that takes nothing is too slow.
+        let mut next = Some(first);
+        let sent = loop {
+            let step = match next.take() {
+                Some(frame) => {
+                    bytes += size(&frame);
+                    clock.timeout(timeout, sink.feed(frame)).await
+                }
+                None => break clock.timeout(timeout, sink.flush()).await,
+            };
+            match step {
+                Some(Ok(())) => next = frames.try_recv().ok(),
+                _ => break step,
             }
-            sink.flush().await?;
-            Ok::<_, axum::Error>(bytes)
-        });
-        match sent.await {
-            Some(Ok(bytes)) => {
+        };
+        match sent {
+            Some(Ok(())) => {
                 shared.waiting.fetch_sub(bytes, Ordering::AcqRel);
                 shared.drained.notify_one();
             }

@@ -6,6 +6,7 @@ use seqline::agent::{self, Save};
 use seqline::{Clock, DatabaseError};
 use tokio_util::sync::CancellationToken;
 
+use super::close::Close;
 use super::sessions::Sessions;
 use crate::api::database::Database;
 use crate::limits::AGENT_SEEN_INTERVAL;
@@ -64,18 +65,23 @@ impl Saver {
     }
 
     async fn save(&self, all: bool) -> Result<(), DatabaseError> {
-        let _alone = self.sessions.writing().lock().await;
-        let holders = self.sessions.holders(all);
-        if holders.is_empty() {
+        let holders = self.sessions.holders(all).into_iter();
+        // One that writes itself at this moment has its turn the next time.
+        let writing = holders.filter_map(|(id, held)| {
+            held.writing.clone().try_lock_owned().ok().map(|alone| (id, held, alone))
+        });
+        let writing: Vec<_> = writing.collect();
+        if writing.is_empty() {
             return Ok(());
         }
-        let saves: Vec<Save> = holders.iter().map(|(id, held)| held.save(*id)).collect();
-        let saved = self.database.ask(async |connection| agent::save(connection, &saves).await).await?;
-        for (((id, held), save), saved) in holders.iter().zip(&saves).zip(saved) {
-            if saved {
-                held.saved(save);
-            } else {
-                self.sessions.replaced(*id);
+        let saves: Vec<Save> = writing.iter().map(|(id, held, _)| held.save(*id)).collect();
+        let saved = self.database.ask(async |connection| agent::save_all(connection, &saves).await).await?;
+        for (((id, held, _), save), saved) in writing.iter().zip(&saves).zip(saved) {
+            match saved.map(Close::of_holder) {
+                Some(None) => held.saved(save),
+                Some(Some(why)) => self.sessions.lost(*id, why),
+                // Somebody has its row locked. It stays what it is, and is tried again.
+                None => {}
             }
         }
         Ok(())

@@ -5,18 +5,16 @@
 //! session by an [`Attached`]: when that goes, whatever the reason, the session has no connection any more.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use seqline::Clock;
 use seqline::agent::{AgentConsumer, Save};
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 use uuid::Uuid;
 
 use super::close::Close;
-use crate::limits::GATEWAY_TURNS;
 
 /// See the [module](self). Clones share them.
 #[derive(Clone)]
@@ -24,11 +22,8 @@ pub(crate) struct Sessions(Arc<Shared>);
 
 struct Shared {
     known: Mutex<Known>,
-    /// Takeovers of one consumer come one after the other.
-    turns: [tokio::sync::Mutex<()>; GATEWAY_TURNS],
-    /// Saves and losses come one after the other, so that none writes what was so before the other.
-    writing: tokio::sync::Mutex<()>,
-    hasher: RandomState,
+    /// Takeovers of one consumer come one after the other. Those of others wait for none of them.
+    turns: Mutex<HashMap<AgentConsumer, Weak<tokio::sync::Mutex<()>>>>,
     clock: Clock,
     most: usize,
 }
@@ -67,15 +62,16 @@ pub(crate) struct Session {
 
 /// A consumer that a session holds.
 #[derive(Clone)]
-pub(super) struct Held {
+pub(crate) struct Held {
     pub(super) consumer: AgentConsumer,
     pub(super) generation: i64,
     pub(super) state: Arc<State>,
+    /// Its writes come one after the other, so that none stores what was so before the other.
+    pub(crate) writing: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// How far the holder is.
-#[derive(Default)]
-pub(super) struct State {
+pub(crate) struct State {
     acked: AtomicI64,
     /// At least that: what lies between is not for the agent.
     settled: AtomicI64,
@@ -114,8 +110,13 @@ impl State {
 }
 
 impl Held {
+    /// Of a consumer that was just taken.
+    pub(super) fn new(consumer: AgentConsumer, generation: i64, state: State) -> Self {
+        Self { consumer, generation, state: Arc::new(state), writing: Arc::default() }
+    }
+
     /// What is to be saved of it.
-    pub(super) fn save(&self, session: Uuid) -> Save {
+    pub(crate) fn save(&self, session: Uuid) -> Save {
         let knows_lost = !self.state.owes.load(Ordering::Acquire);
         Save { consumer: self.consumer.clone(), session, acked_seq: self.state.settled(), knows_lost }
     }
@@ -164,47 +165,47 @@ impl Drop for Attached {
 impl Sessions {
     /// With so many at most.
     pub(crate) fn new(most: usize, clock: Clock) -> Self {
-        Self(Arc::new(Shared {
-            known: Mutex::default(),
-            turns: std::array::from_fn(|_| tokio::sync::Mutex::default()),
-            writing: tokio::sync::Mutex::default(),
-            hasher: RandomState::new(),
-            clock,
-            most,
-        }))
+        Self(Arc::new(Shared { known: Mutex::default(), turns: Mutex::default(), clock, most }))
     }
 
     /// The turn of whoever takes this consumer in this process.
-    pub(crate) fn turn(&self, consumer: &AgentConsumer) -> &tokio::sync::Mutex<()> {
-        let hash = self.0.hasher.hash_one(consumer);
-        let at = usize::try_from(hash % GATEWAY_TURNS as u64).unwrap_or_default();
-        &self.0.turns[at]
+    pub(crate) async fn turn(&self, consumer: &AgentConsumer) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.0.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(turn) = turns.get(consumer).and_then(Weak::upgrade) {
+                turn
+            } else {
+                // Before it grows, without those whose turn is over.
+                if turns.len() == turns.capacity() {
+                    turns.retain(|_, turn| turn.strong_count() > 0);
+                }
+                let turn = Arc::default();
+                turns.insert(consumer.clone(), Arc::downgrade(&turn));
+                turn
+            }
+        };
+        turn.lock_owned().await
     }
 
-    /// The turn of whoever writes for a holder.
-    pub(super) fn writing(&self) -> &tokio::sync::Mutex<()> {
-        &self.0.writing
-    }
-
-    /// What whoever holds this consumer in this process has to save before somebody else takes it.
-    pub(crate) fn unsaved(&self, consumer: &AgentConsumer) -> Option<Save> {
+    /// Who holds this consumer in this process, and may have something to save before somebody else takes it.
+    pub(crate) fn holder(&self, consumer: &AgentConsumer) -> Option<(Uuid, Held)> {
         let known = self.known();
         let id = known.by_consumer.get(consumer)?;
-        let held = known.by_id.get(id)?.session.held.as_ref()?;
-        Some(held.save(*id))
+        let held = known.by_id.get(id)?.session.held.clone()?;
+        Some((*id, held))
     }
 
     /// Somebody else has taken this consumer: whoever held it in this process holds it no longer, and a connection is told to end.
     pub(crate) fn retire(&self, consumer: &AgentConsumer) {
         let mut known = self.known();
         if let Some(id) = known.by_consumer.get(consumer).copied() {
-            known.replaced(id);
+            known.lost(id, Close::ConsumerReplaced);
         }
     }
 
-    /// A holder was found to be none any more.
-    pub(super) fn replaced(&self, id: Uuid) {
-        self.known().replaced(id);
+    /// A holder was found to be none any more, for this reason.
+    pub(super) fn lost(&self, id: Uuid, why: Close) {
+        self.known().lost(id, why);
     }
 
     /// So much of a consumer was acknowledged over REST: whoever holds it in this process hears of it.
@@ -294,8 +295,8 @@ impl Known {
         is_its_own.then_some(entry)
     }
 
-    /// One without a connection is kept: whoever comes back for it is told that it was replaced.
-    fn replaced(&mut self, id: Uuid) {
+    /// One without a connection is kept: whoever comes back for it finds out.
+    fn lost(&mut self, id: Uuid, why: Close) {
         let Some(entry) = self.by_id.get(&id) else { return };
         if let Some(held) = &entry.session.held
             && self.by_consumer.get(&held.consumer) == Some(&id)
@@ -303,7 +304,7 @@ impl Known {
             self.by_consumer.remove(&held.consumer);
         }
         if let Some(connection) = &entry.connection {
-            connection.send_modify(|told| told.close = Some(Close::ConsumerReplaced));
+            connection.send_modify(|told| told.close = Some(why));
             self.by_id.remove(&id);
         }
     }

@@ -65,6 +65,8 @@ async fn numbers_that_are_none_are_refused_and_others_change_nothing() {
         (json!({ "seq": -1 }), "/seq"),
         (json!({ "seq": 9 }), "/seq"),
         (json!({ "seq": i64::MAX }), "/seq"),
+        (json!({ "seq": u64::MAX }), "/seq"),
+        (json!({ "seq": 1e30 }), "/seq"),
         (json!({}), "/seq"),
         (json!({ "position": "8" }), "/position"),
         (json!({ "seq": 5, "position": position }), "/position"),

@@ -60,7 +60,8 @@ async fn operators_see_how_consumers_stand_and_move_them() {
         run(db, "agents consumers release billing invoices --yes").await,
         "nobody holds billing/invoices"
     );
-    invoices.ask("generation=1").await.problem(409, "consumer_replaced");
+    let problem = invoices.ask("generation=1").await.problem(409, "consumer_replaced");
+    assert_eq!(problem.get("holder"), None, "{problem}");
 
     let plan = run(db, "agents consumers reset billing invoices --to 1").await;
     assert_eq!(plan, "would set billing/invoices from 2 to 1. Add --yes to do it");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use nix::sys::signal::Signal;
 use seqline::access::delete_principal;
-use seqline::agent::{AgentConsumer, HolderKind, Save, Take, Taking, save, take};
+use seqline::agent::{AgentConsumer, HolderKind, Save, Saved, Take, Taking, save, take};
 use seqline::consumer::Mode;
 use seqline_testkit::{Role, TestDb};
 use serde_json::json;
@@ -33,7 +33,7 @@ async fn taken_elsewhere(db: &TestDb) -> Uuid {
 async fn saves(db: &TestDb, session: Uuid, acked_seq: i64) -> bool {
     let consumer = AgentConsumer::new("billing", "invoices").unwrap();
     let saving = Save { consumer, session, acked_seq, knows_lost: true };
-    save(&mut db.connect(Role::App).await, &[saving]).await.unwrap()[0]
+    save(&mut db.connect(Role::App).await, &saving).await.unwrap() == Saved::Done
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn who_asks_takes_the_consumer_from_who_has_it() {
         invoices.ack(&json!({ "seq": 2, "generation": mine.generation() })).await,
     ] {
         let problem = answer.problem(409, "consumer_replaced");
-        assert!(problem["detail"].as_str().unwrap().contains("gateway"), "{problem}");
+        assert_eq!(problem["holder"]["over"], "gateway", "{problem}");
     }
     let state = invoices.state().await;
     assert_eq!((&state["holder"]["over"], number(&state["acked"])), (&json!("gateway"), 0));

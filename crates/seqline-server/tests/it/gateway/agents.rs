@@ -108,6 +108,8 @@ async fn what_is_no_acknowledgement_is_told_and_the_connection_goes_on() {
     for (ack, pointer) in [
         (json!({ "seq": -1 }), "/seq"),
         (json!({ "seq": 4 }), "/seq"),
+        (json!({ "seq": u64::MAX }), "/seq"),
+        (json!({ "seq": -1e30 }), "/seq"),
         (json!({}), "/seq"),
         (json!({ "position": "4" }), "/position"),
     ] {

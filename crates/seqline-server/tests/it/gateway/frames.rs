@@ -19,7 +19,7 @@ async fn a_client_is_told_first_what_it_has_to_keep_to() {
     let codes = socket.hello["close_codes"].as_array().unwrap();
     let replaced =
         json!({ "code": 4015, "reason": "consumer_replaced", "reconnect": false, "resume": false });
-    assert!(codes.contains(&replaced) && codes.len() == 13, "{codes:?}");
+    assert!(codes.contains(&replaced) && codes.len() == 14, "{codes:?}");
     // What is no WebSocket is told so, and the schema is there for everybody.
     let client = Client::new(&site.address);
     client.get("/v1/gateway").await.problem(400, "malformed_request");

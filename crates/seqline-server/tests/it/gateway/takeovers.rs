@@ -1,10 +1,13 @@
 //! Takeovers in every direction: whoever comes has the consumer, and whoever had it changes nothing any more.
 
 use nix::sys::signal::Signal;
+use seqline::agent::AgentConsumer;
+use seqline_testkit::{Role, eventually};
 use serde_json::json;
 
 use super::{Site, Socket};
 use crate::agents::number;
+use crate::support::{DEADLINE, on};
 
 const SOON: (&str, &str) = ("agent.ack_persist_interval", "100ms");
 
@@ -39,7 +42,9 @@ async fn one_who_is_polite_leaves_it_to_who_has_it() {
     let polite = json!({ "token": site.token, "take_over": false });
     let (frames, closed) = Socket::refused(&site.address, "identify", &polite).await;
     assert_eq!((closed.code, &frames[0]["d"]["code"]), (4016, &json!("consumer_replaced")));
-    assert!(frames[0]["d"]["detail"].as_str().unwrap().contains("over gateway since 2"), "{frames:?}");
+    let holder = &frames[0]["d"]["holder"];
+    assert_eq!(holder["over"], "gateway", "{frames:?}");
+    assert!(holder["since"].as_str().unwrap().starts_with('2'), "{frames:?}");
     mine.is_quiet().await;
     mine.leave(1000).await;
     let (_, ready) = Socket::identified(&site.address, &polite).await;
@@ -91,7 +96,8 @@ async fn between_a_connection_and_requests_over_rest() {
     let (mut socket, _) = site.ready().await;
     assert_eq!(socket.events(2).await, [(2, false), (3, false)]);
     let generation = polled.generation();
-    site.rest().ask(&format!("generation={generation}")).await.problem(409, "consumer_replaced");
+    let asked = site.rest().ask(&format!("generation={generation}")).await;
+    assert_eq!(asked.problem(409, "consumer_replaced")["holder"]["over"], "gateway");
     site.stop().await;
 }
 
@@ -129,5 +135,61 @@ async fn an_acknowledgement_over_rest_counts_for_the_connection() {
     site.rest().acked(2).await;
     assert_eq!(socket.seqs(2).await, [3, 4]);
     socket.is_quiet().await;
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn one_from_whom_an_operator_takes_it_comes_again_to_what_is_there_then() {
+    let site = Site::new(&[SOON]).await;
+    let (mut socket, _) = site.ready().await;
+    socket.expect("catchup.complete").await;
+    site.append(3).await;
+    assert_eq!(socket.seqs(3).await, [1, 2, 3]);
+    socket.ack(2).await;
+    eventually(DEADLINE, "it is saved", async || number(&site.rest().state().await["acked"]) == 2).await;
+    on(&site.db, Role::App, "agents consumers reset billing default --to 1 --yes".split(' ')).ok().await;
+    socket.ack(3).await;
+    let (_, closed) = socket.closed().await;
+    let expected = json!({ "reason": "consumer_released", "reconnect": true, "resume": false });
+    assert_eq!((closed.code, &closed.reason), (4018, &expected));
+    let (mut socket, ready) = site.ready().await;
+    assert_eq!(number(&ready["acked"]), 1, "what it acknowledged since is not saved");
+    assert_eq!(socket.events(2).await, [(2, false), (3, false)]);
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn a_row_that_somebody_has_locked_makes_nobody_else_wait() {
+    let site = Site::new(&[SOON]).await;
+    let named = |name: &str| json!({ "token": site.token, "consumer": name });
+    let (mut locked, _) = site.ready().await;
+    let (mut free, _) = Socket::identified(&site.address, &named("free")).await;
+    locked.expect("catchup.complete").await;
+    free.expect("catchup.complete").await;
+    site.append(2).await;
+    assert_eq!((locked.seqs(2).await, free.seqs(2).await), (vec![1, 2], vec![1, 2]));
+    let pool = site.db.pool(Role::App, 1);
+    let mut tx = seqline::begin(&pool).await.unwrap();
+    let consumer = AgentConsumer::new("billing", "default").unwrap();
+    seqline::agent::lock(&mut tx, &consumer).await.unwrap().expect("it is there");
+    locked.ack(2).await;
+    locked.is_quiet().await;
+    free.ack(2).await;
+    let state = site.rest_of("free");
+    eventually(DEADLINE, "the other one is saved", async || number(&state.state().await["acked"]) == 2).await;
+    // Somebody who wants it waits, and nobody else does.
+    let mut waiting = Socket::connect(&site.address).await;
+    waiting.send("identify", &named("default")).await;
+    for name in ["another", "free"] {
+        let (mut socket, _) = Socket::identified(&site.address, &named(name)).await;
+        socket.expect("catchup.complete").await;
+    }
+    seqline::commit(tx).await.unwrap();
+    assert_eq!(
+        number(&waiting.expect("ready").await["acked"]),
+        2,
+        "what the one before had acknowledged counts"
+    );
+    assert_eq!(locked.code().await, 4015);
     site.stop().await;
 }
