@@ -296,6 +296,10 @@ pub(crate) const AGENT_HOLDER_SEEN: Duration = Duration::from_secs(90);
 /// How often it is written down of each holder that it lives, and found out which was replaced: one statement for all of a process.
 pub(crate) const AGENT_SEEN_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Consumers of agents that have figures of their own, those furthest behind: there may be thousands, and each is two time series wherever
+/// the figures go.
+pub(crate) const AGENT_CONSUMERS_SHOWN: i64 = 100;
+
 /// The version of the gateway's protocol.
 pub(crate) const GATEWAY_PROTOCOL: u32 = 1;
 

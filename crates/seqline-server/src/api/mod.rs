@@ -8,7 +8,7 @@
 //!
 //! In reading order: `position` is how a number leaves the server, `problem` how a refusal does; `server` has the connections, `state`
 //! what requests are answered with, `auth` who asks, `jwt` for whom an identity provider vouches, `limiter` how often somebody may,
-//! `body` what they say, `database` where requests ask; `append` lets
+//! `body` what they say, `database` where requests ask, `tally` what is counted of connections and agents; `append` lets
 //! requests share transactions; `routes` has a file for each resource, and `openapi` makes
 //! the document of all of them.
 //!
@@ -36,6 +36,7 @@ mod routes;
 mod server;
 mod state;
 mod stream;
+mod tally;
 
 pub(crate) use self::append::prune;
 pub(crate) use self::auth::{Caller, Credential};
@@ -49,6 +50,7 @@ pub(crate) use self::position::Position;
 pub(crate) use self::problem::{Code, Problem};
 pub(crate) use self::server::ApiServer;
 pub(crate) use self::state::{Api, Door};
+pub(crate) use self::tally::{Counts, Tally};
 
 #[cfg(test)]
 pub(crate) use self::hub::reader::tests as test_support;

@@ -26,6 +26,7 @@ use super::hub::waiting::WaitingRoom;
 use super::jwt::JwtVerifier;
 use super::limiter::Limiter;
 use super::permissions::Permissions;
+use super::tally::Tally;
 use super::{Code, Position, Problem};
 use crate::config::Config;
 use crate::limits::{
@@ -55,6 +56,8 @@ pub(crate) struct Answering {
     pub(crate) reader: Reader,
     /// Who is connected to the gateway, and which consumers of agents they hold.
     pub(crate) sessions: Sessions,
+    /// Counts what they and agents do.
+    pub(crate) tally: Tally,
     /// Where they wait.
     pub(crate) waiting: WaitingRoom,
     /// Up to where events may be handed out.
@@ -111,6 +114,7 @@ impl Api {
             permissions,
             reader,
             sessions,
+            tally: Tally::new(super::gateway::reasons()),
             waiting: WaitingRoom::new(size(keys.waiting_max)),
             appender: Appender::start(database.clone(), keys),
             database,

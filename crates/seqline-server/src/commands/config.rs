@@ -70,7 +70,8 @@ fn report(loaded: &Loaded) -> Report {
 
 /// Whether an alert rule holds the default of the key. Rules cannot read the configuration of a process.
 pub(crate) fn in_a_rule(key: &str) -> bool {
-    key == "consumer.pending_alert_after" || (key.starts_with("alert.") && key != "alert.clock_skew")
+    matches!(key, "consumer.pending_alert_after" | "agent.pending_alert_after")
+        || (key.starts_with("alert.") && key != "alert.clock_skew")
 }
 
 fn from(key: &Key, source: &Source) -> String {

@@ -95,6 +95,13 @@ pub(super) const CHECKS: &[Check] = &[
         holds: |config| config.consumer.pending_alert_after < config.sync.event_retention,
     },
     Check {
+        name: "agent_alert_below_retention",
+        keys: &["agent.pending_alert_after", "sync.event_retention"],
+        rule: "has to be less than",
+        why: "an alert has to come long before events are lost",
+        holds: |config| config.agent.pending_alert_after < config.sync.event_retention,
+    },
+    Check {
         name: "poll_within_backoff_cap",
         keys: &["consumer.poll_interval", "consumer.failure_backoff_cap"],
         rule: "must not be more than",

@@ -419,6 +419,7 @@ pub const KEYS: &[Key] = &[
     agent::ACKS_PER_SECOND,
     agent::ACKS_BURST,
     agent::CONSUMERS_MAX,
+    agent::PENDING_ALERT_AFTER,
     gateway::HEARTBEAT_INTERVAL,
     gateway::IDENTIFY_TIMEOUT,
     gateway::FRAME_BYTES_MAX,
@@ -551,6 +552,13 @@ pub const KEYS: &[Key] = &[
         ms(10)..=hours(1),
         |config| &mut config.alert.clock_skew,
         "How far the clock of this machine may be from that of the database before seqline doctor warns.",
+    ),
+    integer(
+        "alert.agent_takeovers",
+        5,
+        1..=1_000_000,
+        |config| &mut config.alert.agent_takeovers,
+        "How often consumers of agents may be taken from whoever has them within five minutes, for long. Two instances that take one from each other do it for ever.",
     ),
     duration(
         "shutdown.total_timeout",

@@ -200,6 +200,7 @@ pub struct Agent {
     pub acks_per_second: u32,
     pub acks_burst: u32,
     pub consumers_max: u32,
+    pub pending_alert_after: Duration,
 }
 
 /// Connections to the gateway.
@@ -276,6 +277,7 @@ pub struct Alert {
     pub jobs_overdue_after: Duration,
     pub maintenance_age: Duration,
     pub clock_skew: Duration,
+    pub agent_takeovers: u32,
 }
 
 /// The end of the process.

@@ -442,7 +442,8 @@ fn a_check_is_not_made_of_values_that_were_refused() {
     let alert = "SEQLINE_CONSUMER__PENDING_ALERT_AFTER";
     // Retention is known, so what else it does not fit is told.
     let found = problems("", &[(retention, "10min"), (alert, "soon")]);
-    assert!(found.len() == 2 && found[1].ends_with("(check maintenance_below_retention)"), "{found:?}");
+    assert!(found.len() == 3 && found[1].ends_with("(check agent_alert_below_retention)"), "{found:?}");
+    assert!(found[2].ends_with("(check maintenance_below_retention)"), "{found:?}");
     assert_eq!(problems("", &[(retention, "soon"), (alert, "40d")]).len(), 1);
 }
 

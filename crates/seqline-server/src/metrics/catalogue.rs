@@ -49,6 +49,18 @@ pub const METHOD: &str = "http.request.method";
 pub const STATUS: &str = "http.response.status_code";
 /// The attribute that says what waits for events: `request` or `stream`.
 pub const WAITING_KIND: &str = "seqline.api.waiting.kind";
+/// The attribute with the id of an agent.
+pub const AGENT: &str = "seqline.agent.id";
+/// The attribute that names a consumer of an agent.
+pub const AGENT_CONSUMER: &str = "seqline.agent.consumer.name";
+/// The attribute that says whether somebody has a consumer of an agent: `held` or `free`.
+pub const AGENT_CONSUMER_STATE: &str = "seqline.agent.consumer.state";
+/// The attribute that says how an agent has its consumer: `gateway` or `rest`.
+pub const HOLDER_KIND: &str = "seqline.agent.holder.kind";
+/// The attribute that says whose a connection is: of a `user`, an `agent` or an `app`; `none` for those that have not identified yet.
+pub const PRINCIPAL_KIND: &str = "seqline.principal.kind";
+/// The attribute that says why a connection ended: the reason of a close code, `frame_too_large`, `left` when the client said so, or `gone`.
+pub const CLOSE_REASON: &str = "seqline.gateway.close.reason";
 /// The attribute with the version of the program.
 pub const VERSION: &str = "seqline.version";
 /// The attribute with the role of the process.
@@ -92,12 +104,20 @@ metrics! {
     CONSUMER_PARKED = "seqline.event.consumer.parked", Gauge, "{event}", [CONSUMER], true, "Events that a consumer has put aside.";
     CONSUMER_LOST = "seqline.event.consumer.lost", Gauge, "{event}", [CONSUMER], true, "Events that retention took before a consumer had come to them, as far as nobody has acknowledged that.";
     CONSUMER_ABOVE_HEAD = "seqline.event.consumer.above_head", Gauge, "", [CONSUMER], true, "1 for a consumer whose cursor is above the head, as after a restore without seqline restore finalize.";
+    AGENT_LAG = "seqline.agent.consumer.lag", Gauge, "{event}", [AGENT, AGENT_CONSUMER], true, "Events of the log that a consumer of an agent has not acknowledged, those that are not for the agent included: the head less the acknowledgement. While nobody has the consumer, the acknowledgement does not follow those either. Of the hundred consumers that are furthest behind.";
+    AGENT_PENDING_AGE = "seqline.agent.consumer.pending_age", Gauge, "s", [AGENT, AGENT_CONSUMER], true, "How long ago the transaction of the first of these events began; 0 at the head. Of the same consumers.";
+    AGENT_CONSUMERS = "seqline.agent.consumer.count", Gauge, "{consumer}", [AGENT_CONSUMER_STATE], true, "All consumers of agents, by whether somebody has them.";
     CONSUMER_ROUNDS = "seqline.consumer.rounds", Counter, "{round}", [CONSUMER, OUTCOME], false, "Rounds of a consumer in this process, by how they ended.";
     CONSUMER_EVENTS = "seqline.consumer.events", Counter, "{event}", [CONSUMER], false, "Events that a consumer has handled in this process, in rounds that committed.";
     TAIL_LAG = "seqline.tail.lag", Gauge, "{event}", [], false, "Events that the tail of this process has still to deliver.";
     FANOUT_LAG = "seqline.event.fanout.lag", Histogram, "s", [], false, "How long it took from the start of an event's transaction to its arrival at the tail of this process.";
     API_REQUESTS = "seqline.api.requests", Counter, "{request}", [METHOD, ROUTE, STATUS], false, "Requests to the API that were answered. A stream counts when it begins.";
     API_WAITING = "seqline.api.waiting", Gauge, "{request}", [WAITING_KIND], false, "Requests that wait for events, and streams that run.";
+    GATEWAY_CONNECTIONS = "seqline.gateway.connections", Gauge, "{connection}", [PRINCIPAL_KIND], false, "Connections to the gateway, by whose they are.";
+    GATEWAY_CLOSES = "seqline.gateway.closes", Counter, "{connection}", [CLOSE_REASON], false, "Connections to the gateway that have ended, by why.";
+    AGENT_IN_FLIGHT = "seqline.agent.in_flight", Gauge, "{event}", [], false, "Events that agents were given over connections of this process and have not acknowledged.";
+    AGENT_REDELIVERIES = "seqline.agent.redeliveries", Counter, "{event}", [HOLDER_KIND], false, "Events that agents did not acknowledge in time, so that they are given them again, by how they had got them.";
+    AGENT_TAKEOVERS = "seqline.agent.takeovers", Counter, "{takeover}", [HOLDER_KIND], false, "Consumers of agents that were taken from somebody who had them, by how the new holder has come.";
     HUB_EVENTS = "seqline.hub.events", Gauge, "{event}", [], false, "Events that this process holds in memory for those who read over HTTP.";
     HUB_SIZE = "seqline.hub.size", Gauge, "By", [], false, "What they take there.";
     SEQUENCER_RUNNING = "seqline.sequencer.running", Gauge, "", [], true, "1 while any process has the lease to number events after commit. 0 is right when events are numbered at commit.";

@@ -9,9 +9,10 @@ use seqline::status::Staged;
 use sqlx::PgConnection;
 use time::OffsetDateTime;
 
+use crate::limits::AGENT_CONSUMERS_SHOWN;
 use crate::sqlstate;
 use crate::store;
-use crate::store::metrics::{DatabaseFacts, JobFacts};
+use crate::store::metrics::{AgentFacts, DatabaseFacts, JobFacts};
 
 /// Everything, from one series of looks between which the database goes on.
 #[derive(Debug, Clone)]
@@ -19,6 +20,8 @@ pub(super) struct Facts {
     pub(super) log: LogFacts,
     pub(super) read_only: bool,
     pub(super) consumers: Vec<ConsumerState>,
+    /// `None` where there are no agents, or a role may not see them.
+    pub(super) agents: Option<AgentFacts>,
     /// Which partitions consumers have not passed; `None` for a role that may not know.
     pub(super) holdings: Option<Vec<Holding>>,
     pub(super) database: DatabaseFacts,
@@ -46,6 +49,9 @@ pub(super) async fn read(
     Ok(Facts {
         read_only: status.settings.maintenance == MaintenanceMode::ReadOnly,
         consumers: seqline::consumer::states(connection).await?,
+        agents: unless_forbidden(
+            store::metrics::agents(connection, AGENT_CONSUMERS_SHOWN).await.map_err(DatabaseError::from),
+        )?,
         holdings: match status.oldest_at {
             Some(oldest) if oldest < expired_before => unless_forbidden(holders(connection).await)?,
             // Nothing has expired, so nothing is held; asking who keeps what costs much where there are many partitions.

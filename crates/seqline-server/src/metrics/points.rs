@@ -13,25 +13,22 @@ use super::facts::Facts;
 pub(crate) struct Point {
     pub(super) metric: &'static Metric,
     pub(super) value: f64,
-    /// The value of its one attribute.
-    pub(super) attribute: Option<String>,
+    /// The values of its attributes, in their order.
+    pub(super) attributes: Vec<String>,
 }
 
 impl Point {
     pub(super) fn new(metric: &'static Metric, value: f64) -> Self {
-        Self { metric, value, attribute: None }
+        Self::of(metric, &[], value)
     }
 
-    fn of(metric: &'static Metric, attribute: &str, value: f64) -> Self {
-        Self { metric, value, attribute: Some(attribute.to_owned()) }
+    fn of(metric: &'static Metric, attributes: &[&str], value: f64) -> Self {
+        Self { metric, value, attributes: attributes.iter().map(|value| (*value).to_owned()).collect() }
     }
 
     pub(super) fn attributes(&self) -> Vec<KeyValue> {
-        let name = self.metric.attributes.first();
-        name.zip(self.attribute.clone())
-            .map(|(name, value)| KeyValue::new(*name, value))
-            .into_iter()
-            .collect()
+        let attributes = self.metric.attributes.iter().zip(&self.attributes);
+        attributes.map(|(name, value)| KeyValue::new(*name, value.clone())).collect()
     }
 }
 
@@ -53,13 +50,15 @@ pub(super) fn points(facts: &Facts, retention: Retention, now: OffsetDateTime) -
     let mut points = Vec::new();
     log(facts, &mut points);
     consumers(facts, now, &mut points);
+    agents(facts, now, &mut points);
     held(facts, retention, now, &mut points);
     numbering(facts, now, &mut points);
     let database = &facts.database;
     points.push(Point::new(&of::NOTIFICATION_QUEUE, database.notification_queue_usage));
     points.push(Point::new(&of::OLDEST_TRANSACTION, database.oldest_transaction_age.unwrap_or_default()));
     if let Some(jobs) = &facts.jobs {
-        points.extend(jobs.counts.iter().map(|(state, count)| Point::of(&of::JOBS, state, number(*count))));
+        points
+            .extend(jobs.counts.iter().map(|(state, count)| Point::of(&of::JOBS, &[state], number(*count))));
         points.push(Point::new(&of::JOBS_OVERDUE, jobs.overdue_age.unwrap_or_default()));
         points.extend(jobs.maintenance_age.map(|age| Point::new(&of::MAINTENANCE_AGE, age)));
     }
@@ -83,7 +82,7 @@ fn log(facts: &Facts, points: &mut Vec<Point>) {
 fn consumers(facts: &Facts, now: OffsetDateTime, points: &mut Vec<Point>) {
     // One that is out of use is nobody's worry, and its figures end with it.
     for consumer in facts.consumers.iter().filter(|consumer| consumer.retired_at.is_none()) {
-        let mut add = |metric, value| points.push(Point::of(metric, &consumer.name, value));
+        let mut add = |metric, value| points.push(Point::of(metric, &[&consumer.name], value));
         let flag = |on: bool| if on { 1.0 } else { 0.0 };
         let pending = if consumer.lag() > 0 { consumer.oldest_pending_at } else { None };
         add(&of::CONSUMER_LAG, number(consumer.lag()));
@@ -92,6 +91,22 @@ fn consumers(facts: &Facts, now: OffsetDateTime, points: &mut Vec<Point>) {
         add(&of::CONSUMER_PARKED, number(consumer.parked));
         add(&of::CONSUMER_LOST, number(consumer.lost.saturating_add(consumer.gone)));
         add(&of::CONSUMER_ABOVE_HEAD, flag(consumer.is_ahead_of_head()));
+    }
+}
+
+fn agents(facts: &Facts, now: OffsetDateTime, points: &mut Vec<Point>) {
+    let Some(agents) = &facts.agents else { return };
+    points.push(Point::of(&of::AGENT_CONSUMERS, &["held"], number(agents.held)));
+    points.push(Point::of(&of::AGENT_CONSUMERS, &["free"], number(agents.free)));
+    for consumer in &agents.behind {
+        let of_consumer = [consumer.agent.as_str(), consumer.consumer.as_str()];
+        points.push(Point::of(&of::AGENT_LAG, &of_consumer, number(consumer.lag)));
+        let pending = match consumer.lag {
+            0 => Some(0.0),
+            // Retention may have taken it since the cursor was read: then it is not known now.
+            _ => consumer.pending_at.map(|at| age(at, now)),
+        };
+        points.extend(pending.map(|age| Point::of(&of::AGENT_PENDING_AGE, &of_consumer, age)));
     }
 }
 

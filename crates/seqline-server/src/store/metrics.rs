@@ -1,7 +1,10 @@
 //! What figures are made of, beyond what the library reads.
 
+use std::collections::HashMap;
+
 use riverqueue::migrate::SchemaName;
 use sqlx::{AssertSqlSafe, PgConnection, Row};
+use time::OffsetDateTime;
 
 use super::horizon::oldest_age;
 
@@ -30,6 +33,28 @@ pub(crate) struct JobFacts {
     pub(crate) maintenance_age: Option<f64>,
 }
 
+/// What is known of the consumers of agents.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct AgentFacts {
+    /// How many somebody has.
+    pub(crate) held: i64,
+    /// How many nobody has.
+    pub(crate) free: i64,
+    /// Those furthest behind, beginning with the last.
+    pub(crate) behind: Vec<AgentLag>,
+}
+
+/// How far a consumer of an agent is behind.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct AgentLag {
+    pub(crate) agent: String,
+    pub(crate) consumer: String,
+    /// The head less its acknowledgement.
+    pub(crate) lag: i64,
+    /// When the first event began that is still in the log and that it has not acknowledged, if there is any.
+    pub(crate) pending_at: Option<OffsetDateTime>,
+}
+
 pub(crate) async fn database(connection: &mut PgConnection) -> Result<DatabaseFacts, sqlx::Error> {
     let row = sqlx::query(concat!(
         "SELECT pg_catalog.pg_notification_queue_usage(), ",
@@ -50,6 +75,54 @@ pub(crate) async fn database(connection: &mut PgConnection) -> Result<DatabaseFa
         lock_wait: row.try_get(3)?,
         follows: row.try_get(4)?,
     })
+}
+
+/// Of at most `shown` consumers how far they are. The table is read once, and of the log so many rows, each by its number.
+pub(crate) async fn agents(connection: &mut PgConnection, shown: i64) -> Result<AgentFacts, sqlx::Error> {
+    // Counted in the order of the table, and cut off afterwards: no index is kept for this, since every save would have to change it.
+    let rows = sqlx::query(
+        "SELECT c.agent_id, c.consumer, c.acked_seq, ends.head - c.acked_seq, ends.min_retained,
+                count(c.holder_session_id) OVER (), count(*) OVER ()
+         FROM seqline.agent_consumer_cursors c, (SELECT seqline.head(), seqline.min_retained()) AS ends (head, min_retained)
+         ORDER BY c.acked_seq, c.agent_id, c.consumer LIMIT $1",
+    )
+    .bind(shown)
+    .fetch_all(&mut *connection)
+    .await?;
+    let Some(first) = rows.first() else { return Ok(AgentFacts::default()) };
+    let (held, all): (i64, i64) = (first.try_get(5)?, first.try_get(6)?);
+    let mut behind = Vec::with_capacity(rows.len());
+    let mut pending = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let lag: i64 = row.try_get(3)?;
+        let acked: i64 = row.try_get(2)?;
+        // What comes next, unless retention took it: then what is left begins there.
+        pending.push(acked.saturating_add(1).max(row.try_get(4)?));
+        behind.push(AgentLag {
+            agent: row.try_get(0)?,
+            consumer: row.try_get(1)?,
+            lag: lag.max(0),
+            pending_at: None,
+        });
+    }
+    let times = times(connection, &pending).await?;
+    for (consumer, seq) in behind.iter_mut().zip(&pending).filter(|(consumer, _)| consumer.lag > 0) {
+        consumer.pending_at = times.get(seq).copied();
+    }
+    Ok(AgentFacts { held, free: all - held, behind })
+}
+
+/// When these events began. Not persistent, so that it is planned with the numbers, and opens those partitions alone in which they are.
+async fn times(
+    connection: &mut PgConnection,
+    seqs: &[i64],
+) -> Result<HashMap<i64, OffsetDateTime>, sqlx::Error> {
+    let rows = sqlx::query("SELECT seq, occurred_at FROM seqline.event_log WHERE seq = ANY ($1)")
+        .bind(seqs)
+        .persistent(false)
+        .fetch_all(connection)
+        .await?;
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
 pub(crate) async fn jobs(

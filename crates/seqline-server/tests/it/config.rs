@@ -108,17 +108,18 @@ async fn a_variable_comes_before_the_file() {
 
 #[tokio::test]
 async fn an_alert_has_to_come_before_events_are_lost() {
-    let with = |alert: &str, retention: &str| {
-        worker()
-            .env("SEQLINE_CONSUMER__PENDING_ALERT_AFTER", alert)
-            .env("SEQLINE_SYNC__EVENT_RETENTION", retention)
-    };
-    assert_eq!(with("2h", "3h").refused(2).await, NO_DATABASE);
-    for (alert, retention) in [("3h", "3h"), ("180min", "3h"), ("4h", "3h")] {
-        let found = problems(with(alert, retention)).await;
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].ends_with("(check consumer_alert_below_retention)"), "{found:?}");
-        assert!(!found[0].contains(|c: char| c.is_ascii_digit()), "{found:?}");
+    for of_whom in ["consumer", "agent"] {
+        let key = format!("SEQLINE_{}__PENDING_ALERT_AFTER", of_whom.to_uppercase());
+        let with = |alert: &str, retention: &str| {
+            worker().env(&key, alert).env("SEQLINE_SYNC__EVENT_RETENTION", retention)
+        };
+        assert_eq!(with("2h", "3h").refused(2).await, NO_DATABASE);
+        for (alert, retention) in [("3h", "3h"), ("180min", "3h"), ("4h", "3h")] {
+            let found = problems(with(alert, retention)).await;
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].ends_with(&format!("(check {of_whom}_alert_below_retention)")), "{found:?}");
+            assert!(!found[0].contains(|c: char| c.is_ascii_digit()), "{found:?}");
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The gateway, as its clients see it: real connections to a real server.
 
 mod agents;
+mod figures;
 mod frames;
 mod live;
 mod sessions;

@@ -82,7 +82,7 @@ impl Alert {
 
 fn alerts() -> Vec<Alert> {
     let alerts: Vec<_> = read(RULES).split("- alert: ").skip(1).map(Alert::parse).collect();
-    assert_eq!(alerts.len(), 20, "all of them are found");
+    assert_eq!(alerts.len(), 23, "all of them are found");
     alerts
 }
 
@@ -173,7 +173,7 @@ fn the_number_of_a_rule_is_the_default_of_the_key_that_it_names() {
             expected.parse().or_else(|_| humantime::parse_duration(&expected).map(|it| it.as_secs_f64()));
         assert_eq!(found, number.ok(), "{}: the default of {} is {expected}", alert.name, alert.field("key"));
     }
-    assert_eq!(with_a_key, 9);
+    assert_eq!(with_a_key, 11);
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn a_changed_key_is_told_to_whoever_has_to_change_a_rule_and_no_other_is()
         alerts().iter().filter_map(|alert| alert.fields.get("key").cloned()).collect();
     for key in KEYS {
         let changed = match key.name {
-            "consumer.pending_alert_after" => "9min".to_owned(),
+            "consumer.pending_alert_after" | "agent.pending_alert_after" => "9min".to_owned(),
             name if name.starts_with("alert.") && key.default_text().parse::<u32>().is_ok() => {
                 "77".to_owned()
             }
@@ -212,13 +212,15 @@ fn what_a_rule_says_names_its_key_and_its_consumer_and_holds_no_number() {
         if let Some(key) = alert.fields.get("key") {
             assert!(summary.contains(key), "{}: {summary}", alert.name);
         }
-        let is_of_a_consumer = alert.expr.contains("by (job, seqline_consumer_name)");
-        assert_eq!(
-            summary.contains("{{ $labels.seqline_consumer_name }}"),
-            is_of_a_consumer,
-            "{}: {summary}",
-            alert.name
-        );
+        for labels in
+            [&["seqline_consumer_name"] as &[&str], &["seqline_agent_id", "seqline_agent_consumer_name"]]
+        {
+            let is_of_a_consumer = alert.expr.contains(&format!("by (job, {})", labels.join(", ")));
+            for label in labels {
+                let names_it = summary.contains(&format!("{{{{ $labels.{label} }}}}"));
+                assert_eq!(names_it, is_of_a_consumer, "{}: {summary}", alert.name);
+            }
+        }
     }
 }
 
@@ -295,14 +297,24 @@ fn panels_name_alerts_that_exist_and_all_of_them_with_data_have_one() {
 #[test]
 fn one_panel_shows_lag_and_age_of_each_consumer() {
     let dashboard = dashboard();
-    let panel = panels(&dashboard).into_iter().find(|panel| panel["title"] == "Worker consumers");
-    let panel = panel.expect("there is such a panel");
-    let mut expressions = Vec::new();
-    texts(panel, &["expr"], &mut expressions);
-    let shown: BTreeSet<_> = expressions.iter().flat_map(|expr| words(expr).0).collect();
-    assert_eq!(
-        shown,
-        BTreeSet::from(["seqline_event_consumer_lag", "seqline_event_consumer_pending_age_seconds"])
-    );
-    assert!(expressions.iter().all(|expr| expr.contains("max by (seqline_consumer_name)")));
+    for (title, metrics, labels) in [
+        (
+            "Worker consumers",
+            ["seqline_event_consumer_lag", "seqline_event_consumer_pending_age_seconds"],
+            "max by (seqline_consumer_name)",
+        ),
+        (
+            "Agent consumers",
+            ["seqline_agent_consumer_lag", "seqline_agent_consumer_pending_age_seconds"],
+            "max by (seqline_agent_id, seqline_agent_consumer_name)",
+        ),
+    ] {
+        let panel = panels(&dashboard).into_iter().find(|panel| panel["title"] == title);
+        let panel = panel.expect("there is such a panel");
+        let mut expressions = Vec::new();
+        texts(panel, &["expr"], &mut expressions);
+        let shown: BTreeSet<_> = expressions.iter().flat_map(|expr| words(expr).0).collect();
+        assert_eq!(shown, BTreeSet::from(metrics));
+        assert!(expressions.iter().all(|expr| expr.contains(labels)));
+    }
 }

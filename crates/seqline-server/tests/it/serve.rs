@@ -196,6 +196,7 @@ async fn events_stay_as_long_as_the_configuration_says() {
         ("SEQLINE_SYNC__PARTITION_MAINTENANCE_INTERVAL", "1s"),
         ("SEQLINE_JOBS__RETRY_BACKOFF_CAP", "1s"),
         ("SEQLINE_CONSUMER__PENDING_ALERT_AFTER", "1s"),
+        ("SEQLINE_AGENT__PENDING_ALERT_AFTER", "1s"),
         ("SEQLINE_SHUTDOWN__TOTAL_TIMEOUT", "900ms"),
     ];
     let short = short.into_iter().fold(worker(&db), |worker, (name, value)| worker.env(name, value));

@@ -265,6 +265,7 @@ async fn it_numbers_and_drops_nothing_while_the_database_is_another_and_goes_by_
         "sync.event_retention=2s",
         "sync.partition_maintenance_interval=1s",
         "consumer.pending_alert_after=1s",
+        "agent.pending_alert_after=1s",
         "shutdown.total_timeout=900ms",
         "ops.look_interval=100ms",
     ];

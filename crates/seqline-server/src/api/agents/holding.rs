@@ -51,6 +51,7 @@ impl Holding<'_> {
             Some((_, held)) => Some(held.writing.lock().await),
             None => None,
         };
+        let mut actions = Vec::new();
         let opened = self
             .within(async |tx| {
                 let Some(locked) = agent::lock(tx, &self.consumer).await? else {
@@ -66,11 +67,12 @@ impl Holding<'_> {
                         Err(problem) => return Ok(Err(problem)),
                     },
                 };
-                held.window.step(locked.now, &bounds(&self.api.config), Input::Woken);
+                actions = held.window.step(locked.now, &bounds(&self.api.config), Input::Woken);
                 self.store(tx, held.session, &held.window).await?;
                 Ok(Ok(Opened::Held(held)))
             })
             .await?;
+        self.count(&actions);
         // Whoever held it over a connection of this process is told now that it is somebody else's.
         self.api.sessions.retire(&self.consumer);
         Ok(opened)
@@ -97,6 +99,7 @@ impl Holding<'_> {
             })
             .await?;
         *held = now;
+        self.count(&actions);
         Ok(actions)
     }
 
@@ -108,6 +111,15 @@ impl Holding<'_> {
             let is_held = cursor.holder.is_some_and(|holder| holder.session == held.session);
             is_held && cursor.acked_seq <= held.window.acked() && cursor.lost == held.window.lost()
         }))
+    }
+
+    /// Of what is stored now.
+    fn count(&self, actions: &[Action]) {
+        for action in actions {
+            if let Action::WentBack { events } = action {
+                self.api.tally.went_back(HolderKind::Rest, *events);
+            }
+        }
     }
 
     async fn create(&self, tx: &mut PgTransaction<'_>) -> Result<Result<Opened, Problem>, DatabaseError> {
@@ -145,6 +157,10 @@ impl Holding<'_> {
         let Take::Taken { cursor, before } = agent::take(tx, &taking).await? else { return Ok(Err(gone())) };
         if let Some(before) = before {
             log_takeover(&self.consumer, taking.session, &before);
+            // From who asks only now and then, and has not for long, nothing was taken.
+            if before.kind == HolderKind::Gateway || !self.is_silent(locked, &before) {
+                self.api.tally.taken_over(HolderKind::Rest);
+            }
         }
         Ok(Ok(Held {
             session: taking.session,
@@ -168,9 +184,7 @@ impl Holding<'_> {
     /// The window in the row, unless somebody else has it or nobody has asked for it for long.
     fn stored(&self, locked: &Locked) -> Option<Held> {
         let holder = locked.cursor.holder.filter(|holder| holder.kind == HolderKind::Rest)?;
-        let seen_at =
-            Duration::try_from(holder.seen_at - time::OffsetDateTime::UNIX_EPOCH).unwrap_or_default();
-        if locked.now.saturating_sub(seen_at) > self.api.config.sync.resume_window {
+        if self.is_silent(locked, &holder) {
             return None;
         }
         // One that an older or newer version wrote may say something else: what it had in flight is delivered again.
@@ -181,6 +195,13 @@ impl Holding<'_> {
             window: window.resumed(locked.cursor.acked_seq, locked.cursor.lost),
             read_at: (locked.now, self.api.clock.elapsed()),
         })
+    }
+
+    /// Whether nothing was heard of it for so long that it has the consumer no longer.
+    fn is_silent(&self, locked: &Locked, holder: &Holder) -> bool {
+        let seen_at =
+            Duration::try_from(holder.seen_at - time::OffsetDateTime::UNIX_EPOCH).unwrap_or_default();
+        locked.now.saturating_sub(seen_at) > self.api.config.sync.resume_window
     }
 
     async fn store(

@@ -101,6 +101,18 @@ impl Close {
     }
 }
 
+/// The end of a connection whose client sent a frame that is too large.
+pub(super) const FRAME_TOO_LARGE: &str = "frame_too_large";
+/// Of one whose client said that it will not come back.
+pub(super) const LEFT: &str = "left";
+/// Of one whose client is not there any more.
+pub(super) const GONE: &str = "gone";
+
+/// Everything for which a connection ends.
+pub(in crate::api) fn reasons() -> impl Iterator<Item = &'static str> {
+    Close::ALL.into_iter().map(|close| close.code().reason).chain([FRAME_TOO_LARGE, LEFT, GONE])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

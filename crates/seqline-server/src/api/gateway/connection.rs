@@ -11,7 +11,7 @@ use seqline::agent;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::close::Close;
+use super::close::{self, Close};
 use super::delivery::Delivery;
 use super::frame::{self, Ack, ClientFrame, Hello, Refusal, ServerFrame};
 use super::identify::{self, Established, IdentifyRefused};
@@ -22,6 +22,7 @@ use crate::api::hub::page::Page;
 use crate::api::hub::reader::{self, Reader};
 use crate::api::problem::Reason;
 use crate::api::query::Selection;
+use crate::api::tally::CountedConnection;
 use crate::api::{Api, Caller, Code, Door, Problem};
 use crate::limits::{
     API_RETRY_PAUSE, GATEWAY_ACCESS_WAIT, GATEWAY_CLOSE_WAIT, GATEWAY_PROTOCOL, GATEWAY_SHUTDOWN_SPREAD,
@@ -33,8 +34,10 @@ pub(super) async fn run(socket: WebSocket, api: Api, door: Door) {
     let keys = &door.config.gateway;
     let queue_bytes_max = usize::try_from(keys.queue_bytes_max).unwrap_or(usize::MAX);
     let outgoing = Outgoing::start(sink, queue_bytes_max, door.config.api.write_timeout, door.clock.clone());
-    let mut connection = Connection { api, door, incoming, outgoing };
+    let counted = api.tally.connection();
+    let mut connection = Connection { api, door, incoming, outgoing, counted };
     let end = connection.serve().await;
+    connection.api.tally.closed(end.reason());
     connection.close(end).await;
 }
 
@@ -43,6 +46,7 @@ struct Connection {
     door: Door,
     incoming: SplitStream<WebSocket>,
     outgoing: Outgoing,
+    counted: CountedConnection,
 }
 
 /// How a connection ends.
@@ -56,6 +60,17 @@ enum End {
     Left,
     /// It is not there any more, and may come back.
     Gone,
+}
+
+impl End {
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Close(close) => close.code().reason,
+            Self::TooLarge => close::FRAME_TOO_LARGE,
+            Self::Left => close::LEFT,
+            Self::Gone => close::GONE,
+        }
+    }
 }
 
 /// Something that a client sent, or why nothing comes any more.
@@ -113,6 +128,7 @@ impl Connection {
 
     async fn deliver(&mut self, established: Established) -> End {
         let Established { attached, caller, mut delivery, place, frames } = established;
+        self.counted.is_of(caller.access.kind);
         for frame in frames {
             self.outgoing.text(frame);
         }
@@ -151,7 +167,7 @@ impl Connection {
 
     /// Says why it ends, and waits a moment for the client to say that it has heard it: otherwise it may not hear it.
     async fn close(self, end: End) {
-        let Self { api: _, door, mut incoming, outgoing } = self;
+        let Self { api: _, door, mut incoming, outgoing, counted: _counted } = self;
         let message = match end {
             End::Close(Close::ServerShutdown) => {
                 // Not all at once.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use seqline::agent::{self, Lost, LostReason};
+use seqline::agent::{self, HolderKind, Lost, LostReason};
 use uuid::Uuid;
 
 use super::close::Close;
@@ -15,6 +15,7 @@ use crate::api::agents::{Action, Bounds, Input, Looked, NoAck, Seen, Window, age
 use crate::api::hub::page::{Page, PageLimits};
 use crate::api::hub::rendered::Rendered;
 use crate::api::problem::{Resync, ResyncReason};
+use crate::api::tally::CountedInFlight;
 use crate::api::{Api, Code, Problem};
 use crate::limits::{GATEWAY_PAGE_BYTES, GATEWAY_PAGE_EVENTS};
 
@@ -39,6 +40,7 @@ pub(super) struct Consuming {
     pub(super) bounds: Bounds,
     /// There is nothing for the agent between the position of the window and this.
     pub(super) looked: i64,
+    pub(super) in_flight: CountedInFlight,
 }
 
 impl Delivery {
@@ -166,9 +168,10 @@ impl Consuming {
         actions
     }
 
-    /// Whoever saves for this is told how far it is.
-    fn tell(&self) {
+    /// Whoever saves for this is told how far it is, and whoever counts.
+    fn tell(&mut self) {
         let window = &self.window;
+        self.in_flight.set(window.in_flight());
         self.held.state.set(window.acked(), window.settled(self.looked), window.lost().is_some());
     }
 
@@ -183,7 +186,8 @@ impl Consuming {
                 }
                 Action::CaughtUp { head } => caught_up(api, *head, outgoing),
                 Action::Resync(lost) => outgoing.frame(&ServerFrame::ResyncRequired(told(api, lost))),
-                Action::WentBack { .. } | Action::Refuse(_) => {}
+                Action::WentBack { events } => api.tally.went_back(HolderKind::Gateway, *events),
+                Action::Refuse(_) => {}
             }
         }
         // What was not delivered of a page is looked at again.

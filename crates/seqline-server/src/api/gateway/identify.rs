@@ -152,6 +152,7 @@ async fn identify_agent(
     api.sessions.retire(&consumer);
     if let Some(before) = before {
         crate::api::agents::log_takeover(&consumer, session, &before);
+        api.tally.taken_over(HolderKind::Gateway);
     }
     let state = State::new(cursor.acked_seq, cursor.lost.is_some());
     let held = Held::new(consumer, cursor.generation, state);
@@ -238,7 +239,8 @@ fn consuming(
     let frame = if is_resumed { ServerFrame::Resumed(ready) } else { ServerFrame::Ready(ready) };
     let frames = vec![frame.to_text()];
     let window = Window::begin(acked, Some(head), lost);
-    let delivery = Consuming { session, window, bounds: bounds(&api.config), looked: acked, held };
+    let (bounds, in_flight) = (bounds(&api.config), api.tally.in_flight());
+    let delivery = Consuming { session, window, bounds, looked: acked, held, in_flight };
     Established { attached, caller, delivery: Delivery::Agent(Box::new(delivery)), place, frames }
 }
 

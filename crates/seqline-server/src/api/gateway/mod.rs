@@ -26,6 +26,7 @@ use axum::response::Response;
 use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 
+pub(super) use self::close::reasons;
 pub(super) use self::schema::schema;
 use super::{Api, Door, Problem};
 use crate::limits::{GATEWAY_BUFFER_BYTES, GATEWAY_FRAME_SLACK};

@@ -7,7 +7,7 @@ use seqline::consumer::{ConsumerName, RoundTally};
 use sqlx::PgPool;
 use tokio::sync::watch;
 
-use crate::api::{Api, Waiting};
+use crate::api::{Api, Counts, Tally, Waiting};
 use crate::metrics::catalogue::{self, Metric};
 use crate::metrics::{Metrics, Value};
 use crate::ops::Health;
@@ -37,6 +37,22 @@ impl Figures {
         figures.observe(metrics, &catalogue::API_WAITING, waiting);
         figures.observe(metrics, &catalogue::HUB_EVENTS, |shown| hub(shown, |(events, _)| events));
         figures.observe(metrics, &catalogue::HUB_SIZE, |shown| hub(shown, |(_, bytes)| bytes));
+        figures.observe(metrics, &catalogue::GATEWAY_CONNECTIONS, |shown| {
+            counted(shown, catalogue::PRINCIPAL_KIND, Tally::connections)
+        });
+        figures.observe(metrics, &catalogue::GATEWAY_CLOSES, |shown| {
+            counted(shown, catalogue::CLOSE_REASON, Tally::closes)
+        });
+        figures.observe(metrics, &catalogue::AGENT_REDELIVERIES, |shown| {
+            counted(shown, catalogue::HOLDER_KIND, Tally::redelivered)
+        });
+        figures.observe(metrics, &catalogue::AGENT_TAKEOVERS, |shown| {
+            counted(shown, catalogue::HOLDER_KIND, Tally::takeovers)
+        });
+        figures.observe(metrics, &catalogue::AGENT_IN_FLIGHT, |shown| {
+            let in_flight = shown.api.iter().map(|api| number(api.tally.events_in_flight()));
+            in_flight.map(|events| (events, Vec::new())).collect()
+        });
         let health = health.clone();
         metrics.observe(&catalogue::TAIL_LAG, move || {
             let seen = health.seen().zip(health.tail_position());
@@ -103,6 +119,11 @@ fn waiting(shown: &Shown) -> Vec<Value> {
 
 fn hub(shown: &Shown, figure: fn((usize, usize)) -> usize) -> Vec<Value> {
     shown.api.iter().map(|api| (number(figure(api.reader.hub.size()) as u64), Vec::new())).collect()
+}
+
+fn counted(shown: &Shown, attribute: &'static str, counts: fn(&Tally) -> Counts) -> Vec<Value> {
+    let counts = shown.api.iter().flat_map(|api| counts(&api.tally));
+    counts.map(|(name, count)| (number(count), vec![KeyValue::new(attribute, name)])).collect()
 }
 
 fn name(consumer: &ConsumerName) -> KeyValue {

@@ -1,6 +1,6 @@
 //! Keys about the consumers of agents.
 
-use super::super::kinds::{duration, integer, mins, ms, secs};
+use super::super::kinds::{days, duration, integer, mins, ms, secs};
 use super::super::schema::Key;
 use super::hours;
 
@@ -58,4 +58,12 @@ pub(super) const CONSUMERS_MAX: Key = integer(
     1..=10_000,
     |config| &mut config.agent.consumers_max,
     "How many consumers one agent may have. Each is a row that stays until the agent is deleted.",
+);
+
+pub(super) const PENDING_ALERT_AFTER: Key = duration(
+    "agent.pending_alert_after",
+    mins(30),
+    secs(1)..=days(36_500),
+    |config| &mut config.agent.pending_alert_after,
+    "The age of the oldest event that a consumer of an agent has not acknowledged from which your alert rule is to fire; a process does nothing at it. Agents that come only now and then need more than the time between.",
 );

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::metrics::facts::LogFacts;
-use crate::store::metrics::{DatabaseFacts, JobFacts};
+use crate::store::metrics::{AgentFacts, AgentLag, DatabaseFacts, JobFacts};
 
 const NOW: OffsetDateTime = time::macros::datetime!(2026-11-30 12:00 UTC);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -23,6 +23,7 @@ fn facts() -> Facts {
         },
         read_only: false,
         consumers: Vec::new(),
+        agents: None,
         holdings: Some(Vec::new()),
         database: DatabaseFacts {
             follows: false,
@@ -55,11 +56,11 @@ fn consumer(last_seq: i64, pending_seconds: Option<u32>) -> ConsumerState {
     }
 }
 
-/// The values of a metric, with their attribute.
+/// The values of a metric, with their first attribute.
 fn values(facts: &Facts, metric: &Metric) -> Vec<(f64, Option<String>)> {
     let points = points(facts, RETENTION, NOW);
     let of_metric = points.into_iter().filter(|point| point.metric == metric);
-    of_metric.map(|point| (point.value, point.attribute)).collect()
+    of_metric.map(|point| (point.value, point.attributes.into_iter().next())).collect()
 }
 
 fn value(facts: &Facts, metric: &Metric) -> f64 {
@@ -72,6 +73,7 @@ fn value(facts: &Facts, metric: &Metric) -> f64 {
 fn every_metric_of_the_database_has_a_value_and_no_other_has() {
     let mut facts = facts();
     facts.consumers = vec![consumer(8, Some(5))];
+    facts.agents = Some(AgentFacts { held: 1, free: 0, behind: vec![agent_lag(2, Some(5))] });
     facts.holdings = Some(vec![holding(1, 30)]);
     facts.jobs = Some(JobFacts {
         counts: vec![("available".to_owned(), 1)],
@@ -81,11 +83,14 @@ fn every_metric_of_the_database_has_a_value_and_no_other_has() {
     let points = points(&facts, RETENTION, NOW);
     for metric in of::METRICS {
         let count = points.iter().filter(|point| point.metric == metric).count();
-        assert_eq!(count, usize::from(metric.shared), "{}", metric.name);
+        // One for each state that it has.
+        let expected = if metric.name == of::AGENT_CONSUMERS.name { 2 } else { usize::from(metric.shared) };
+        assert_eq!(count, expected, "{}", metric.name);
     }
-    // An attribute exactly where the catalogue has one.
+    // Attributes exactly where the catalogue has some.
     for point in &points {
-        assert_eq!(point.attributes().len(), point.metric.attributes.len(), "{}", point.metric.name);
+        assert_eq!(point.attributes.len(), point.metric.attributes.len(), "{}", point.metric.name);
+        assert_eq!(point.attributes().len(), point.attributes.len(), "{}", point.metric.name);
     }
 }
 
@@ -116,6 +121,41 @@ fn a_retired_consumer_has_no_figures() {
     let mut facts = facts();
     facts.consumers = vec![ConsumerState { retired_at: Some(NOW), ..consumer(1, Some(5)) }];
     assert_eq!(values(&facts, &of::CONSUMER_LAG), []);
+}
+
+fn agent_lag(lag: i64, pending_seconds: Option<i64>) -> AgentLag {
+    AgentLag {
+        agent: "billing".to_owned(),
+        consumer: "invoices".to_owned(),
+        lag,
+        pending_at: pending_seconds.map(|seconds| NOW - time::Duration::seconds(seconds)),
+    }
+}
+
+#[test]
+fn lag_and_age_of_a_consumer_of_an_agent_are_zero_at_the_head_and_never_less() {
+    for (lag, pending, age) in [(2, Some(5), 5.0), (0, None, 0.0), (0, Some(5), 0.0), (1, Some(-60), 0.0)] {
+        let mut facts = facts();
+        facts.agents = Some(AgentFacts { held: 3, free: 4, behind: vec![agent_lag(lag, pending)] });
+        assert_eq!(value(&facts, &of::AGENT_LAG), lag as f64);
+        assert_eq!(value(&facts, &of::AGENT_PENDING_AGE), age);
+        assert_eq!(
+            values(&facts, &of::AGENT_CONSUMERS),
+            [(3.0, Some("held".to_owned())), (4.0, Some("free".to_owned()))]
+        );
+    }
+    let mut facts = facts();
+    facts.agents = Some(AgentFacts { held: 1, free: 0, behind: vec![agent_lag(2, None)] });
+    assert_eq!(values(&facts, &of::AGENT_PENDING_AGE), [], "what is not known is not zero");
+    let of_both = points(&facts, RETENTION, NOW).into_iter().find(|point| point.metric == &of::AGENT_LAG);
+    assert_eq!(of_both.unwrap().attributes, ["billing", "invoices"]);
+}
+
+#[test]
+fn where_agents_are_not_known_nothing_is_said_of_them() {
+    for metric in [&of::AGENT_LAG, &of::AGENT_PENDING_AGE, &of::AGENT_CONSUMERS] {
+        assert_eq!(values(&facts(), metric), [], "{}", metric.name);
+    }
 }
 
 fn holding(lower_bound: i64, age_hours: u32) -> Holding {

@@ -175,6 +175,7 @@ async fn one_that_takes_too_long_is_asked_to_stop_and_tried_again() {
             ("sync.partition_maintenance_interval", "1s"),
             ("jobs.retry_backoff_cap", "1s"),
             ("consumer.pending_alert_after", "1s"),
+            ("agent.pending_alert_after", "1s"),
             ("sync.detach_retry_pause", "1h"),
             ("jobs.timeout", "500ms"),
         ],
@@ -212,6 +213,7 @@ async fn a_worker_that_stops_leaves_the_rest_of_a_run_to_the_next() {
         ("sync.partition_maintenance_interval", "1s"),
         ("jobs.retry_backoff_cap", "1s"),
         ("consumer.pending_alert_after", "1s"),
+        ("agent.pending_alert_after", "1s"),
         ("sync.detach_retry_pause", "1h"),
     ];
     let mut reader = db.connect(Role::Reader).await;

@@ -1,7 +1,9 @@
 //! `/metrics` of a server, over a real database.
 
+use seqline::access::PrincipalKind;
 use seqline_testkit::{Role, TestDb};
 
+use crate::agents::agent;
 use crate::support::{Seqline, append, as_admin, on, run_sql, server_db, small_partitions};
 use crate::worker::{Worker, get, server, worker};
 
@@ -102,6 +104,13 @@ async fn every_metric_that_is_shown_is_in_the_catalogue_and_has_its_attributes_o
     let db = server_db().await;
     let server = Worker::start(quick(server(&db, "all"))).await;
     append(&db.app(), [1]).await;
+    agent(&db, "billing", PrincipalKind::Agent).await;
+    let mut app = db.connect(Role::App).await;
+    run_sql(
+        &mut app,
+        "INSERT INTO seqline.agent_consumer_cursors (agent_id, consumer, acked_seq) VALUES ('billing', 'invoices', 0)",
+    )
+    .await;
     server.records([1]).await;
     let api = server.says("api listening").await["address"].as_str().unwrap().to_owned();
     assert_eq!(get(&api, "/v1/nothing").await.0, 404);
