@@ -79,11 +79,12 @@ pub(crate) async fn database(connection: &mut PgConnection) -> Result<DatabaseFa
 
 /// Of at most `shown` consumers how far they are. The table is read once, and of the log so many rows, each by its number.
 pub(crate) async fn agents(connection: &mut PgConnection, shown: i64) -> Result<AgentFacts, sqlx::Error> {
-    // Counted in the order of the table, and cut off afterwards: no index is kept for this, since every save would have to change it.
+    // All are counted and then cut off: no index is kept for this, since every save would have to change it. The ends of the log are looked
+    // up once, and not for each row.
     let rows = sqlx::query(
-        "SELECT c.agent_id, c.consumer, c.acked_seq, ends.head - c.acked_seq, ends.min_retained,
+        "SELECT c.agent_id, c.consumer, c.acked_seq, (SELECT seqline.head()) - c.acked_seq, (SELECT seqline.min_retained()),
                 count(c.holder_session_id) OVER (), count(*) OVER ()
-         FROM seqline.agent_consumer_cursors c, (SELECT seqline.head(), seqline.min_retained()) AS ends (head, min_retained)
+         FROM seqline.agent_consumer_cursors c
          ORDER BY c.acked_seq, c.agent_id, c.consumer LIMIT $1",
     )
     .bind(shown)
