@@ -157,6 +157,8 @@ enum Bench {
     Jobs,
     /// What the HTTP API costs: appends beside the library, catching up, following, a fan-out to 100 clients
     Api,
+    /// What connections to the gateway cost: 10,000 idle ones, a fan-out to 1,000, one consumer of an agent
+    Gateway,
 }
 
 impl Bench {
@@ -168,12 +170,13 @@ impl Bench {
             Self::Consumers => "bench_consumers",
             Self::Jobs => "bench_jobs",
             Self::Api => "bench_api",
+            Self::Gateway => "bench_gateway",
         }
     }
 
     /// Whether it measures the server, which has to be built.
     fn needs_server(self) -> bool {
-        matches!(self, Self::Api)
+        matches!(self, Self::Api | Self::Gateway)
     }
 
     /// Whether it compares with other products, whose SQL has to be there.

@@ -13,9 +13,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::Client;
+use crate::event::{event, payload};
 use crate::measuring::now;
 use crate::serving::Serving;
-use crate::{event, payload};
 
 const CONNECTIONS: usize = 32;
 const REPEATS: usize = 3;
@@ -27,7 +27,7 @@ pub(crate) async fn measure(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let (of_library, of_api) = (TestDb::on(server).await, TestDb::on(server).await);
-    let serving = Serving::start(&of_api).await?;
+    let serving = Serving::start(&of_api, &[]).await?;
     let (mut library, mut api) = (Samples::default(), Samples::default());
     for _ in 0..REPEATS {
         library.push(rate(with_library(&of_library), duration).await?);

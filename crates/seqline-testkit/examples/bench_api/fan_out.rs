@@ -11,9 +11,10 @@ use seqline_testkit::{TestDb, TestServer};
 use tokio::task::JoinSet;
 
 use crate::client::Client;
+use crate::cpu;
+use crate::event::event;
 use crate::measuring::now;
 use crate::serving::Serving;
-use crate::{cpu, event};
 
 const CLIENTS: usize = 100;
 const PER_SECOND: usize = 10_000;
@@ -28,7 +29,7 @@ pub(crate) async fn measure(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let db = TestDb::on(server).await;
-    let serving = Serving::start(&db).await?;
+    let serving = Serving::start(&db, &[]).await?;
     let pid = serving.pid().context("the server has ended")?;
     let total = PER_SECOND * duration.as_secs() as usize;
     let delivered = Arc::new(AtomicU64::new(0));

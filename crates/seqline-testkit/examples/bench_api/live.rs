@@ -1,24 +1,18 @@
 //! From a commit that was acknowledged to a client that follows, at a steady rate.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
-use seqline_testkit::bench::machine::wait;
 use seqline_testkit::bench::thresholds::keys;
 use seqline_testkit::bench::{Latencies, Report};
-use seqline_testkit::{Role, TestDb, TestServer};
-use sqlx::Connection;
-use tokio::task::JoinSet;
+use seqline_testkit::{TestDb, TestServer};
 
 use crate::client::Client;
-use crate::event;
 use crate::measuring::now;
 use crate::serving::Serving;
+use crate::steady;
 
 const PER_SECOND: u32 = 500;
-const WRITERS: usize = 16;
 const WARM_UP: Duration = Duration::from_secs(2);
 
 pub(crate) async fn measure(
@@ -27,7 +21,7 @@ pub(crate) async fn measure(
     report: &mut Report,
 ) -> anyhow::Result<()> {
     let db = TestDb::on(server).await;
-    let serving = Serving::start(&db).await?;
+    let serving = Serving::start(&db, &[]).await?;
     let client = Client::connect(serving.address, &serving.token).await?;
     let mut events = client.follow("/v1/events/stream?after=head").await?;
     let total = (PER_SECOND * (duration + WARM_UP).as_secs() as u32) as usize;
@@ -40,7 +34,7 @@ pub(crate) async fn measure(
         anyhow::Ok(arrivals)
     });
     let start = now() + Duration::from_millis(50);
-    let answered = append(&db, total as u64, start).await?;
+    let answered = steady::append(&db, PER_SECOND, total as u64, start).await?;
     let arrivals = tokio::time::timeout(Duration::from_secs(30), arrivals).await;
     let arrivals = arrivals.context("events did not arrive")???;
     serving.stop().await?;
@@ -65,39 +59,4 @@ pub(crate) async fn measure(
     println!("  rate kept {kept:>6.2}\n");
     report.judge(keys::API_LIVE_P99, latencies.percentile(99.0))?;
     report.judge(keys::API_LIVE_KEPT, kept.min(1.0))
-}
-
-/// Appends one event in a transaction at the steady rate; the number of each and when its COMMIT was answered.
-async fn append(db: &TestDb, total: u64, start: Instant) -> anyhow::Result<Vec<(i64, Instant)>> {
-    let (next, interval) = (Arc::new(AtomicU64::new(0)), Duration::from_secs(1) / PER_SECOND);
-    let mut writers = JoinSet::new();
-    for _ in 0..WRITERS {
-        let (mut connection, next) = (db.connect(Role::App).await, next.clone());
-        writers.spawn(async move {
-            let (event, mut answered) = (event()?, Vec::new());
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                if number >= total {
-                    break;
-                }
-                let due = start + interval * u32::try_from(number)?;
-                wait(due.saturating_duration_since(now())).await;
-                let mut tx = connection.begin().await?;
-                let ids = seqline::append(&mut tx, std::slice::from_ref(&event)).await?;
-                seqline::commit(tx).await?;
-                answered.push((ids[0], now()));
-            }
-            let mut numbered = Vec::with_capacity(answered.len());
-            for (id, at) in answered {
-                let seq = seqline::read::seq_of(&mut connection, id).await?;
-                numbered.push((seq.context("an event without a number")?, at));
-            }
-            anyhow::Ok(numbered)
-        });
-    }
-    let mut answered = Vec::new();
-    while let Some(writer) = writers.join_next().await {
-        answered.extend(writer??);
-    }
-    Ok(answered)
 }

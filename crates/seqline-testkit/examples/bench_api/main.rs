@@ -3,22 +3,31 @@
 //! `bench_api [--seconds N] [PART ...]`: N seconds instead of 5 for each rate; the parts are `append`, `catch-up`, `live` and `fan-out`, all of
 //! them when none is named. The command `seqline` has to be built beside it, in the same profile. Exits with 1 when a threshold is missed.
 
+#[path = "../measuring/client.rs"]
+mod client;
+#[path = "../measuring/cpu.rs"]
+mod cpu;
+#[path = "../measuring/event.rs"]
+mod event;
 #[path = "../measuring/mod.rs"]
 mod measuring;
+#[path = "../measuring/pages.rs"]
+mod pages;
+#[path = "../measuring/serving.rs"]
+mod serving;
+#[path = "../measuring/steady.rs"]
+mod steady;
 
 mod append;
 mod catch_up;
-mod client;
-mod cpu;
 mod fan_out;
 mod live;
-mod serving;
+mod stream;
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use seqline::{NewEvent, Payload};
 use seqline_testkit::TestServer;
 use seqline_testkit::bench::thresholds::keys;
 use seqline_testkit::bench::{Arguments, Report, Usage};
@@ -48,14 +57,4 @@ async fn measure(server: &TestServer, arguments: &Arguments, report: &mut Report
         }
     }
     Ok(())
-}
-
-/// What is appended in all parts: an event with a payload of 500 bytes.
-fn event() -> anyhow::Result<NewEvent> {
-    let payload = Payload::from_json(&payload())?;
-    Ok(NewEvent::builder("order.created", "order", "any").resource_id("17").payload(payload).build()?)
-}
-
-fn payload() -> String {
-    format!(r#"{{"order": 17, "customer": "Alex", "total": 12.50, "note": "{}"}}"#, "x".repeat(437))
 }

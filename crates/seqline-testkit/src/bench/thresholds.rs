@@ -39,9 +39,13 @@ pub mod keys {
     pub const API_CATCH_UP_EVENTS: &str = "api.catch_up.events_per_s";
     pub const API_LIVE_P99: &str = "api.commit_to_stream.p99_ms";
     pub const API_LIVE_KEPT: &str = "api.commit_to_stream.kept";
+    pub const GATEWAY_IDLE_MEMORY: &str = "gateway.idle.kib_each";
+    pub const GATEWAY_IDLE_PROCESSOR: &str = "gateway.idle.percent_of_a_core";
+    pub const GATEWAY_FAN_OUT_KEPT: &str = "gateway.fan_out.kept";
+    pub const GATEWAY_CONSUMER_EVENTS: &str = "gateway.consumer.events_per_s";
 
     /// Each of them.
-    pub const ALL: [&str; 21] = [
+    pub const ALL: [&str; 25] = [
         AT_COMMIT_32_TO_COUNTER,
         AT_COMMIT_32_TO_8,
         AT_COMMIT_64_TO_COUNTER,
@@ -63,6 +67,10 @@ pub mod keys {
         API_CATCH_UP_EVENTS,
         API_LIVE_P99,
         API_LIVE_KEPT,
+        GATEWAY_IDLE_MEMORY,
+        GATEWAY_IDLE_PROCESSOR,
+        GATEWAY_FAN_OUT_KEPT,
+        GATEWAY_CONSUMER_EVENTS,
     ];
 }
 

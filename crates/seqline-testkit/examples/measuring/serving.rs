@@ -6,6 +6,7 @@ use std::process::Stdio;
 use anyhow::{Context, ensure};
 use seqline::access::{self, NewPrincipal, PrincipalKind, Rights};
 use seqline_testkit::{Role, TestDb};
+use sqlx::PgConnection;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -17,9 +18,12 @@ pub(crate) struct Serving {
 }
 
 impl Serving {
-    /// Starts one on this database, with a principal that may append. Limits that protect a server from its clients are out of the way.
-    pub(crate) async fn start(db: &TestDb) -> anyhow::Result<Self> {
-        let token = token(db).await?;
+    /// Starts one on this database, with a principal that may append. Limits that protect a server from its clients are out of the way, those
+    /// of the settings too.
+    pub(crate) async fn start(db: &TestDb, settings: &[(&str, &str)]) -> anyhow::Result<Self> {
+        let mut connection = db.connect(Role::App).await;
+        let rights = Rights { append: true, operate: false };
+        let token = principal(&mut connection, "bench", PrincipalKind::App, rights).await?;
         // This program is in the folder `examples` beside it.
         let own = std::env::current_exe().context("find this program")?;
         let program = own.ancestors().nth(2).context("find the command")?.join("seqline");
@@ -31,13 +35,13 @@ impl Serving {
             .env("SEQLINE_OPS__LISTEN", "127.0.0.1:0")
             .env("SEQLINE_API__REQUESTS_PER_SECOND", "1000000")
             .env("SEQLINE_API__REQUESTS_BURST", "1000000")
+            .envs(settings.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .kill_on_drop(true);
-        let mut child = command
-            .spawn()
-            .with_context(|| format!("start {}: use cargo xtask bench api", program.display()))?;
+        let mut child =
+            command.spawn().with_context(|| format!("start {}: use cargo xtask bench", program.display()))?;
         let stderr = child.stderr.take().context("the server has no log")?;
         let mut lines = BufReader::new(stderr).lines();
         let mut address = None;
@@ -70,15 +74,14 @@ impl Serving {
 }
 
 /// A token of a new principal.
-async fn token(db: &TestDb) -> anyhow::Result<String> {
-    let mut connection = db.connect(Role::App).await;
-    let principal = NewPrincipal {
-        id: "bench".to_owned(),
-        kind: PrincipalKind::App,
-        name: None,
-        rights: Rights { append: true, operate: false },
-    };
-    access::create_principal(&mut connection, &principal, None).await?;
-    let created = access::create_token(&mut connection, &principal.id, None, None, None).await?;
+pub(crate) async fn principal(
+    connection: &mut PgConnection,
+    id: &str,
+    kind: PrincipalKind,
+    rights: Rights,
+) -> anyhow::Result<String> {
+    let principal = NewPrincipal { id: id.to_owned(), kind, name: None, rights };
+    access::create_principal(connection, &principal, None).await?;
+    let created = access::create_token(connection, id, None, None, None).await?;
     Ok(created.token.reveal().to_owned())
 }
