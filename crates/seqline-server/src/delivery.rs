@@ -63,7 +63,7 @@ mod tests {
     use seqline::tail::SinkError;
 
     use super::*;
-    use crate::api::test_support::{access, event};
+    use crate::api::test_support::{access, event, questions};
     use crate::api::{Credential, Hub};
 
     struct Nothing;
@@ -83,7 +83,7 @@ mod tests {
             Box::pin(std::future::ready(Ok(Some(access))))
         };
         let (clock, age) = (Clock::system(), Duration::from_secs(600));
-        let permissions = Permissions::new(Box::new(load), age, age, clock);
+        let permissions = Permissions::new(questions(load), age, age, clock);
         let hub = Hub::for_config(Uuid::from_u128(7), 0, &Config::default());
         let credential = Credential::Token([7; 32]);
         let of = async || permissions.of(&credential).await.unwrap().unwrap().permission_version;

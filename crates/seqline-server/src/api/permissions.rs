@@ -6,14 +6,18 @@
 //! an event that was committed after that, and whoever looks here with an event in hand is told what holds for it.
 //!
 //! A change without a later event takes effect within `api.permissions_max_age`. When the database is away, whatever is older than that is an
-//! error and not a guess. For one credential one question at a time is on its way to the database, whoever else wants to know it waits for that
-//! answer, and for its failure as well: nobody waits longer than one question may take, however many there are.
+//! error and not a guess. Whatever is older is not read anew as long as nothing has changed: one question for the version of the permissions
+//! says for all credentials that what was read with that version still holds, so ten thousand connections that show themselves cost the
+//! database no more than one.
+//!
+//! For one credential one question at a time is on its way to the database, and so is one for the version. Whoever else wants to know it
+//! waits for that answer, and for its failure as well: nobody waits longer than one question may take, however many there are.
 
 mod cache;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -25,18 +29,29 @@ use self::cache::{AsOf, Bounds, Cache};
 use super::Credential;
 use super::database::{Database, late};
 use super::jwt::Vouched;
-use crate::limits::{PERMISSION_ENTRIES_MAX, PERMISSION_LOADS_MAX};
+use crate::limits::{
+    PERMISSION_ENTRIES_MAX, PERMISSION_KEPT, PERMISSION_KEPT_GRANTS_MAX, PERMISSION_LOADS_MAX,
+};
 
-/// Asks the database for what a credential gives; none when it gives nothing.
-pub(crate) type Load =
-    dyn Fn(Credential) -> BoxFuture<'static, Result<Option<Access>, DatabaseError>> + Send + Sync;
+/// What the database is asked.
+pub(crate) struct Questions {
+    /// For what a credential gives; none when it gives nothing.
+    pub(crate) access: Box<dyn Fn(Credential) -> Answer<Option<Access>> + Send + Sync>,
+    /// For the version of the permissions.
+    pub(crate) version: Box<dyn Fn() -> Answer<i64> + Send + Sync>,
+}
+
+/// What it says.
+pub(crate) type Answer<T> = BoxFuture<'static, Result<T, DatabaseError>>;
 
 /// The cache. Clones share it. See the [module](self).
 #[derive(Clone)]
 pub(crate) struct Permissions(Arc<Shared>);
 
 struct Shared {
-    load: Box<Load>,
+    questions: Questions,
+    /// For how long an answer is used without another question.
+    max_age: Duration,
     /// How long whoever asks waits for the answer, with whatever is in front of it.
     patience: Duration,
     clock: Clock,
@@ -45,6 +60,7 @@ struct Shared {
     known: Mutex<Known>,
     /// One load at a time for each credential, and so many for all: each belongs to one of these.
     loads: [LoadPlace; PERMISSION_LOADS_MAX],
+    versions: LoadPlace,
     hasher: RandomState,
 }
 
@@ -60,13 +76,17 @@ struct LoadPlace {
 struct Known {
     given: Cache<Credential, Arc<Access>>,
     refused: Cache<Credential, ()>,
+    /// What was given before, which holds while the version of the permissions is the same. Small ones only, since they stay long.
+    kept: Cache<Credential, Arc<Access>>,
+    /// The version that the database was found to have.
+    version: Option<AsOf>,
 }
 
 impl Permissions {
     /// Those that this database has.
     pub(crate) fn of_database(database: Database, max_age: Duration, clock: Clock) -> Self {
-        let (now, patience) = (clock.clone(), database.limit());
-        let load = move |credential| -> BoxFuture<'static, _> {
+        let (now, patience, versions) = (clock.clone(), database.limit(), database.clone());
+        let access = move |credential| -> Answer<_> {
             let (database, now) = (database.clone(), now.now());
             Box::pin(async move {
                 let asked = database.ask(async |connection| match &credential {
@@ -81,19 +101,34 @@ impl Permissions {
                 asked.await
             })
         };
-        Self::new(Box::new(load), max_age, patience, clock)
+        let version = move || -> Answer<_> {
+            let database = versions.clone();
+            Box::pin(async move {
+                database.ask(async |connection| access::permission_version(connection).await).await
+            })
+        };
+        let questions = Questions { access: Box::new(access), version: Box::new(version) };
+        Self::new(questions, max_age, patience, clock)
     }
 
-    pub(crate) fn new(load: Box<Load>, max_age: Duration, patience: Duration, clock: Clock) -> Self {
+    pub(crate) fn new(questions: Questions, max_age: Duration, patience: Duration, clock: Clock) -> Self {
         let bounds = Bounds { max_age, entries: PERMISSION_ENTRIES_MAX };
-        let known = Known { given: Cache::new(bounds), refused: Cache::new(bounds) };
+        let kept = Bounds { max_age: PERMISSION_KEPT, ..bounds };
+        let known = Known {
+            given: Cache::new(bounds),
+            refused: Cache::new(bounds),
+            kept: Cache::new(kept),
+            version: None,
+        };
         Self(Arc::new(Shared {
-            load,
+            questions,
+            max_age,
             patience,
             clock,
             reached: AtomicI64::new(i64::MIN),
             known: Mutex::new(known),
             loads: std::array::from_fn(|_| LoadPlace::default()),
+            versions: LoadPlace::default(),
             hasher: RandomState::new(),
         }))
     }
@@ -107,12 +142,74 @@ impl Permissions {
         if let Some(known) = self.known(credential, reached) {
             return Ok(known);
         }
-        let place = self.0.place_of(credential);
-        let (begun, unanswered) = (self.0.clock.elapsed(), place.unanswered.load(Ordering::Acquire));
-        let alone = self.0.clock.timeout(self.0.patience, place.alone.lock()).await;
+        let begun = self.0.clock.elapsed();
+        if let Some(kept) = self.kept(credential, reached)
+            && self.version(begun).await? == kept.permission_version
+        {
+            return Ok(self.in_time(&kept).then_some(kept));
+        }
+        let found = || self.known(credential, reached);
+        let load = async |as_of| {
+            let answer = (self.0.questions.access)(credential.clone()).await?;
+            Ok(self.remember(credential, answer, as_of))
+        };
+        self.in_turn(self.0.place_of(credential), begun, found, load).await
+    }
+
+    /// How many credentials are remembered.
+    pub(crate) fn entries(&self) -> usize {
+        let known = self.known_now();
+        known.given.entries().max(known.kept.entries()) + known.refused.entries()
+    }
+
+    /// What is remembered and may be used.
+    fn known(&self, credential: &Credential, reached: i64) -> Option<Option<Arc<Access>>> {
+        let now = self.0.clock.elapsed();
+        let known = self.known_now();
+        if let Some(access) = known.given.get(credential, now, reached) {
+            return Some(self.in_time(access).then(|| access.clone()));
+        }
+        known.refused.get(credential, now, reached).map(|()| None)
+    }
+
+    /// What is remembered and may be used if nothing has changed since.
+    fn kept(&self, credential: &Credential, reached: i64) -> Option<Arc<Access>> {
+        let now = self.0.clock.elapsed();
+        self.known_now().kept.get(credential, now, reached).cloned()
+    }
+
+    /// The version of the permissions, as new as an answer may be for somebody who began to ask then.
+    async fn version(&self, begun: Duration) -> Result<i64, DatabaseError> {
+        let found = || {
+            let version = self.known_now().version?;
+            let age = self.0.clock.elapsed().saturating_sub(version.time);
+            (version.time >= begun || age < self.0.max_age).then_some(version.version)
+        };
+        if let Some(version) = found() {
+            return Ok(version);
+        }
+        let ask = async |as_of: AsOf| {
+            let version = (self.0.questions.version)().await?;
+            self.known_now().found(AsOf { version, ..as_of });
+            Ok(version)
+        };
+        self.in_turn(&self.0.versions, begun, found, ask).await
+    }
+
+    /// Asks, one at a time at each place: whoever waited behind somebody finds what that one was told, or fails like that one.
+    async fn in_turn<T>(
+        &self,
+        place: &LoadPlace,
+        begun: Duration,
+        found: impl Fn() -> Option<T>,
+        ask: impl AsyncFnOnce(AsOf) -> Result<T, DatabaseError>,
+    ) -> Result<T, DatabaseError> {
+        let left = || (begun + self.0.patience).saturating_sub(self.0.clock.elapsed());
+        let unanswered = place.unanswered.load(Ordering::Acquire);
+        let alone = self.0.clock.timeout(left(), place.alone.lock()).await;
         let _alone = alone.ok_or_else(late)?;
-        if let Some(known) = self.known(credential, reached) {
-            return Ok(known);
+        if let Some(found) = found() {
+            return Ok(found);
         }
         // Somebody asked meanwhile, and the database was silent: to ask it again, one after the other, would take each as long.
         if place.unanswered.load(Ordering::Acquire) != unanswered {
@@ -120,45 +217,42 @@ impl Permissions {
         }
         // Both before the question: the answer is as new as they are, at least.
         let as_of = AsOf { time: self.0.clock.elapsed(), version: self.0.reached.load(Ordering::Acquire) };
-        let left = (begun + self.0.patience).saturating_sub(as_of.time);
-        let asked = self.0.clock.timeout(left, (self.0.load)(credential.clone())).await;
+        let asked = self.0.clock.timeout(left(), ask(as_of)).await;
         let answer = asked.unwrap_or_else(|| Err(late()));
         if answer.as_ref().is_err_and(DatabaseError::is_retryable) {
             place.unanswered.fetch_add(1, Ordering::AcqRel);
         }
-        Ok(self.remember(credential, answer?, as_of))
+        answer
     }
 
-    /// How many credentials are remembered.
-    pub(crate) fn entries(&self) -> usize {
-        let known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.given.entries() + known.refused.entries()
+    fn in_time(&self, access: &Access) -> bool {
+        access.expires_at.is_none_or(|expires_at| self.0.clock.now() < expires_at)
     }
 
-    /// What is remembered and may be used.
-    fn known(&self, credential: &Credential, reached: i64) -> Option<Option<Arc<Access>>> {
-        let now = self.0.clock.elapsed();
-        let known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(access) = known.given.get(credential, now, reached) {
-            let valid = access.expires_at.is_none_or(|expires_at| self.0.clock.now() < expires_at);
-            return Some(valid.then(|| access.clone()));
-        }
-        known.refused.get(credential, now, reached).map(|()| None)
+    fn known_now(&self) -> MutexGuard<'_, Known> {
+        self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn remember(&self, credential: &Credential, answer: Option<Access>, as_of: AsOf) -> Option<Arc<Access>> {
         let now = self.0.clock.elapsed();
-        let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known_now();
         match answer {
             Some(access) => {
                 known.refused.remove(credential);
-                let version = as_of.version.max(access.permission_version);
+                known.found(AsOf { version: access.permission_version, ..as_of });
+                let as_of = AsOf { version: as_of.version.max(access.permission_version), ..as_of };
                 let access = Arc::new(access);
-                known.given.put(credential.clone(), access.clone(), AsOf { version, ..as_of }, now);
+                known.given.put(credential.clone(), access.clone(), as_of, now);
+                if access.viewer.grants() <= PERMISSION_KEPT_GRANTS_MAX {
+                    known.kept.put(credential.clone(), access.clone(), as_of, now);
+                } else {
+                    known.kept.remove(credential);
+                }
                 Some(access)
             }
             None => {
                 known.given.remove(credential);
+                known.kept.remove(credential);
                 known.refused.put(credential.clone(), (), as_of, now);
                 None
             }
@@ -167,6 +261,15 @@ impl Permissions {
 
     fn raise(&self, version: i64) {
         self.0.reached.fetch_max(version, Ordering::AcqRel);
+    }
+}
+
+impl Known {
+    /// The database has this version, or had it a moment ago.
+    fn found(&mut self, version: AsOf) {
+        if self.version.is_none_or(|before| before.time <= version.time) {
+            self.version = Some(version);
+        }
     }
 }
 

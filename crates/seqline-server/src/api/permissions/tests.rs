@@ -40,6 +40,9 @@ fn access(given: Given) -> Access {
 #[derive(Clone, Default)]
 struct Database {
     answer: Arc<Mutex<Option<Given>>>,
+    version: Arc<AtomicI64>,
+    /// How often it was asked for the version.
+    versions: Arc<AtomicUsize>,
     away: Arc<Mutex<bool>>,
     asked: Arc<AtomicUsize>,
     /// When there is one, a question takes a permit before it looks, and another one before it answers.
@@ -48,7 +51,9 @@ struct Database {
 
 impl Database {
     fn gives(answer: Option<Given>) -> Self {
-        Self { answer: Arc::new(Mutex::new(answer)), ..Self::default() }
+        let database = Self::default();
+        database.change(answer);
+        database
     }
 
     fn held(mut self) -> (Self, Arc<Semaphore>) {
@@ -58,7 +63,18 @@ impl Database {
     }
 
     fn change(&self, answer: Option<Given>) {
+        let before = self.version.load(Ordering::SeqCst);
+        self.version.store(answer.map_or(before + 1, |answer| answer.version), Ordering::SeqCst);
         *self.answer.lock().unwrap() = answer;
+    }
+
+    /// Somebody else's permissions change.
+    fn change_others(&self) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn versions(&self) -> usize {
+        self.versions.load(Ordering::SeqCst)
     }
 
     fn asked(&self) -> usize {
@@ -67,7 +83,7 @@ impl Database {
 
     fn permissions(&self) -> (Permissions, seqline::clock::ClockHand) {
         let (clock, hand) = Clock::manual(OffsetDateTime::UNIX_EPOCH);
-        let database = self.clone();
+        let (database, versions) = (self.clone(), self.clone());
         let load = move |_| -> BoxFuture<'static, _> {
             let database = database.clone();
             Box::pin(async move {
@@ -84,7 +100,20 @@ impl Database {
                 if away { Err(sqlx::Error::PoolTimedOut.into()) } else { Ok(answer.map(access)) }
             })
         };
-        (Permissions::new(Box::new(load), MAX_AGE, PATIENCE, clock), hand)
+        let version = move || -> BoxFuture<'static, _> {
+            let database = versions.clone();
+            Box::pin(async move {
+                database.versions.fetch_add(1, Ordering::SeqCst);
+                if let Some(held) = &database.held {
+                    held.acquire().await.unwrap().forget();
+                }
+                let away = *database.away.lock().unwrap();
+                let version = database.version.load(Ordering::SeqCst);
+                if away { Err(sqlx::Error::PoolTimedOut.into()) } else { Ok(version) }
+            })
+        };
+        let questions = Questions { access: Box::new(load), version: Box::new(version) };
+        (Permissions::new(questions, MAX_AGE, PATIENCE, clock), hand)
     }
 }
 
@@ -110,6 +139,83 @@ async fn an_answer_is_used_until_it_has_its_age() {
     assert_eq!((version_of(&permissions).await, database.asked()), (Some(3), 1));
     hand.advance(Duration::from_millis(1));
     assert_eq!((version_of(&permissions).await, database.asked()), (Some(4), 2));
+}
+
+#[tokio::test]
+async fn what_has_its_age_holds_as_long_as_the_database_has_the_same_version() {
+    let database = Database::gives(given(3));
+    let (permissions, hand) = database.permissions();
+    let of = async |n| permissions.of(&credential(n)).await.unwrap().map(|access| access.permission_version);
+    assert_eq!((of(1).await, of(2).await), (Some(3), Some(3)));
+    for round in 1..=5 {
+        hand.advance(MAX_AGE);
+        assert_eq!((of(1).await, of(2).await), (Some(3), Some(3)));
+        // One question for both.
+        assert_eq!((database.asked(), database.versions()), (2, round));
+    }
+    // A revocation of somebody else's makes it look again, one of one's own is noticed.
+    database.change_others();
+    hand.advance(MAX_AGE);
+    assert_eq!((of(1).await, database.asked()), (Some(3), 3));
+    database.change(None);
+    hand.advance(MAX_AGE);
+    assert_eq!((of(1).await, of(2).await), (None, None));
+}
+
+#[tokio::test]
+async fn what_is_kept_is_read_anew_after_a_while_all_the_same() {
+    let database = Database::gives(given(3));
+    let (permissions, hand) = database.permissions();
+    assert_eq!(version_of(&permissions).await, Some(3));
+    hand.advance(PERMISSION_KEPT);
+    assert_eq!((version_of(&permissions).await, database.asked()), (Some(3), 2));
+}
+
+#[tokio::test]
+async fn a_version_of_before_an_event_makes_nothing_hold_after_it() {
+    let database = Database::gives(given(3));
+    let (mut permissions, hand) = database.permissions();
+    assert_eq!(version_of(&permissions).await, Some(3));
+    hand.advance(MAX_AGE);
+    assert_eq!((version_of(&permissions).await, database.versions()), (Some(3), 1));
+    database.change(None);
+    shows(&mut permissions, 4).await;
+    assert_eq!(version_of(&permissions).await, None);
+}
+
+#[tokio::test]
+async fn those_who_wait_for_the_version_take_what_one_of_them_is_told_or_fail_with_it() {
+    let (database, held) = Database::gives(given(3)).held();
+    let (permissions, hand) = database.permissions();
+    held.add_permits(40);
+    for n in 0..20 {
+        permissions.of(&credential(n)).await.unwrap().unwrap();
+    }
+    for away in [true, false] {
+        *database.away.lock().unwrap() = away;
+        hand.advance(MAX_AGE);
+        let before = database.versions();
+        let credentials: Vec<_> = (0..20).map(credential).collect();
+        let asking: Vec<_> =
+            credentials.iter().map(|credential| Box::pin(permissions.of(credential))).collect();
+        let mut asking = futures_util::future::join_all(asking);
+        assert!(poll!(&mut asking).is_pending());
+        held.add_permits(1);
+        assert!(asking.await.iter().all(|answer| answer.is_err() == away));
+        assert_eq!((database.asked(), database.versions() - before), (20, 1));
+    }
+}
+
+#[tokio::test]
+async fn a_token_that_expires_while_nothing_changes_gives_nothing_from_then_on() {
+    let expires_at = OffsetDateTime::UNIX_EPOCH + Duration::from_secs(90);
+    let database = Database::gives(Some(Given { version: 3, expires_at: Some(expires_at) }));
+    let (permissions, hand) = database.permissions();
+    assert_eq!(version_of(&permissions).await, Some(3));
+    hand.advance(Duration::from_secs(89));
+    assert_eq!(version_of(&permissions).await, Some(3));
+    hand.advance(Duration::from_secs(1));
+    assert_eq!((version_of(&permissions).await, database.asked()), (None, 1));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use futures_util::poll;
 use seqline::access::{Grant, PrincipalKind, Rights, Viewer};
 use seqline::tail::Sink;
@@ -12,6 +12,7 @@ use super::super::page::PageLimits;
 use super::super::rendered::tests::{EPOCH, stored};
 use super::super::ring::Bounds;
 use super::*;
+use crate::api::permissions::{Answer, Questions};
 
 pub(crate) const CREDENTIAL: Credential = Credential::Token([7; 32]);
 
@@ -34,11 +35,23 @@ pub(crate) fn event(seq: i64, permission_version: i64) -> StoredEvent {
     }
 }
 
+/// What a database is asked whose permissions change all the time.
+pub(crate) fn questions(
+    access: impl Fn(Credential) -> Answer<Option<Access>> + Send + Sync + 'static,
+) -> Questions {
+    let changes = AtomicI64::new(i64::MAX);
+    let version = move || -> Answer<i64> {
+        let version = changes.fetch_sub(1, Ordering::SeqCst);
+        Box::pin(async move { Ok(version) })
+    };
+    Questions { access: Box::new(access), version: Box::new(version) }
+}
+
 /// A reader whose database answers what the test says, when it says it, and knows no events.
 pub(crate) fn reader() -> (Reader, mpsc::Sender<Access>) {
     let (sender, receiver) = mpsc::channel(8);
     let receiver = Arc::new(tokio::sync::Mutex::new(receiver));
-    let load = move |_| -> BoxFuture<'static, _> {
+    let access = move |_| -> Answer<_> {
         let receiver = receiver.clone();
         Box::pin(async move { Ok(receiver.lock().await.recv().await) })
     };
@@ -47,7 +60,7 @@ pub(crate) fn reader() -> (Reader, mpsc::Sender<Access>) {
     let reader = Reader {
         hub: Hub::new(EPOCH, 0, Bounds { events: 20_000, bytes: 100_000_000 }),
         permissions: Permissions::new(
-            Box::new(load),
+            questions(access),
             Duration::from_secs(60),
             Duration::from_secs(60),
             clock.clone(),
