@@ -23,6 +23,9 @@ pub(crate) fn demo(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     let postgresql = sources::postgresql(sources::DEFAULT_MAJOR)?;
     let payloads = sources::webhooks_examples()?;
     setup::prepare(workspace, &[&postgresql, &payloads])?;
+    // The demo starts the command that is beside it.
+    let server = ["build", "--locked", "--package", "seqline-server", "--bin", "seqline"];
+    run::run(&mut workspace.cargo(server))?;
     let demo =
         workspace.cargo(["run", "--locked", "--package", "seqline-testkit", "--example", "demo", "--"]);
     run::become_command(with_environment(demo, workspace, &postgresql, Some(&payloads)).args(args))

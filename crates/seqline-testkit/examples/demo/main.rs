@@ -9,10 +9,14 @@
 //!
 //! `demo [--seconds N]`; exits with 1 when a promise was broken.
 
+mod agent;
+mod agents;
 mod chaos;
 mod jobs;
+mod journal;
 mod payloads;
 mod report;
+mod serving;
 mod sink;
 mod worker;
 mod workers;
@@ -36,8 +40,11 @@ const FINISH: Duration = Duration::from_secs(45);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let is_worker = std::env::args().nth(1).as_deref() == Some(worker::ARGUMENT);
-    let result = if is_worker { worker::run().await.map(|()| true) } else { run().await };
+    let result = match std::env::args().nth(1).as_deref() {
+        Some(worker::ARGUMENT) => worker::run().await.map(|()| true),
+        Some(agent::ARGUMENT) => agent::run().await.map(|()| true),
+        _ => run().await,
+    };
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -71,6 +78,7 @@ async fn run() -> anyhow::Result<bool> {
     let tail = tokio::spawn(tail.run(vec![Box::new(delivered.clone())], stop_tail.clone()));
 
     let mut workers = workers::Workers::start(&db)?;
+    let agents = agents::Agents::start(&db).await?;
     let history = History::new();
     let stop_writers = CancellationToken::new();
     let payloads = std::sync::Arc::new(payloads);
@@ -86,17 +94,19 @@ async fn run() -> anyhow::Result<bool> {
         .collect();
 
     println!(
-        "{WRITERS} writers, a tail and {} worker processes at work for {seconds} s, while workers, backends and the server are killed",
+        "{WRITERS} writers, a tail, {} worker processes and an agent at work for {seconds} s, while workers, the agent, its server, backends and PostgreSQL are killed",
         workers.number()
     );
     let stop_killing = CancellationToken::new();
+    let duration = Duration::from_secs(seconds);
     let chaos = async {
-        let damage = chaos::run(&mut server, &db, Duration::from_secs(seconds)).await;
+        let damage = chaos::run(&mut server, &db, duration).await;
         stop_killing.cancel();
         damage
     };
-    let (damage, kills) = tokio::join!(chaos, workers.kill_over_and_over(&db, &stop_killing));
-    let (damage, kills) = (damage?, kills?);
+    let (damage, kills, last) =
+        tokio::join!(chaos, workers.kill_over_and_over(&db, &stop_killing), agents.disturb(duration));
+    let (damage, kills, last) = (damage?, kills?, last?);
     stop_writers.cancel();
     let mut work = writers::Work::default();
     for writer in writers {
@@ -106,6 +116,7 @@ async fn run() -> anyhow::Result<bool> {
     let head = seqline::read::head(&mut connection).await?;
     eventually(CATCH_UP, "the tail reaching the head", async || *position.borrow() == head).await;
     workers::catch_up(&mut connection, head, CATCH_UP).await;
+    let agents = last.finish(head, CATCH_UP).await?;
     jobs::wait(&mut connection, FINISH).await?;
     workers.stop().await?;
     stop_tail.cancel();
@@ -120,6 +131,7 @@ async fn run() -> anyhow::Result<bool> {
         effects: workers::effects(&mut connection).await?,
         cursor: workers::cursor(&mut connection).await?,
         jobs: jobs::read(&mut connection).await?,
+        agents,
         work,
         damage,
         kills,

@@ -8,11 +8,14 @@ use serde_json::Value;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
+use crate::agents::Outcome;
 use crate::chaos::Damage;
 use crate::jobs::{self, Jobs};
 use crate::payloads::Webhook;
 use crate::workers::{Effect, Kills};
 use crate::writers::Work;
+
+mod agents;
 
 /// Faults of one kind that are shown; one is enough to fail.
 const FAULTS_SHOWN: usize = 5;
@@ -32,6 +35,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) effects: Vec<Effect>,
     pub(crate) cursor: Option<i64>,
     pub(crate) jobs: Jobs,
+    pub(crate) agents: Outcome,
 }
 
 /// The whole log up to the head, page by page.
@@ -53,7 +57,7 @@ struct Finding {
 
 /// Prints the table and says whether every promise was kept.
 pub(crate) fn print(evidence: &Evidence<'_>) -> bool {
-    let Evidence { work, damage, kills, .. } = evidence;
+    let Evidence { work, damage, kills, agents, .. } = evidence;
     println!(
         "\n{} transactions committed, {} rolled back, {} failed, {} of unknown outcome, {} savepoints rolled back",
         work.committed, work.rolled_back, work.failed, work.unknown, work.savepoints_rolled_back
@@ -63,9 +67,15 @@ pub(crate) fn print(evidence: &Evidence<'_>) -> bool {
         damage.writers_terminated, damage.tails_terminated, damage.servers_killed
     );
     println!(
-        "{} times a worker killed with SIGKILL, {} of them in the middle of a round\n",
+        "{} times a worker killed with SIGKILL, {} of them in the middle of a round",
         kills.all, kills.in_a_round
     );
+    println!(
+        "{} times an agent killed with SIGKILL, {} of them with work that it had not acknowledged; its connection cut, its server killed, an instance paused, two replaced\n",
+        agents.deeds.kills, agents.deeds.kills_in_the_middle
+    );
+    let mut of_agents = agents::Reading::of(evidence);
+    let disturbance = disturbance(evidence, &of_agents);
     let findings = [
         history(evidence),
         delivery(evidence),
@@ -74,7 +84,10 @@ pub(crate) fn print(evidence: &Evidence<'_>) -> bool {
         effects(evidence),
         jobs_inserted(evidence),
         jobs_done(evidence),
-        disturbance(evidence),
+        agents::given(&mut of_agents, evidence),
+        agents::given_again(&mut of_agents, evidence),
+        agents::replaced(&mut of_agents, evidence),
+        disturbance,
     ];
     let mut kept = true;
     for finding in findings {
@@ -285,8 +298,8 @@ fn jobs_done(evidence: &Evidence<'_>) -> Finding {
 }
 
 /// A demonstration in which nothing happened would prove nothing.
-fn disturbance(evidence: &Evidence<'_>) -> Finding {
-    let Evidence { work, damage, kills, jobs, .. } = evidence;
+fn disturbance(evidence: &Evidence<'_>, of_agents: &agents::Reading) -> Finding {
+    let Evidence { work, damage, kills, jobs, agents, .. } = evidence;
     let faults = [
         (work.committed > 0, "nothing was committed"),
         (work.rolled_back > 0, "nothing was rolled back"),
@@ -296,6 +309,12 @@ fn disturbance(evidence: &Evidence<'_>) -> Finding {
         (damage.servers_killed > 0, "no server was killed"),
         (kills.in_a_round >= KILLS_IN_A_ROUND_MIN, "hardly a worker was killed in the middle of a round"),
         (jobs.rescues > 0, "no job was left by a killed worker and rescued"),
+        (agents.deeds.kills_in_the_middle > 0, "no agent was killed with work that it had not acknowledged"),
+        (of_agents.has_marked(), "nothing was given to an agent again because it was late"),
+        (
+            agents.deeds.late.as_ref().is_some_and(|late| late.seq > late.before),
+            "no agent acknowledged something after it was replaced",
+        ),
     ]
     .into_iter()
     .filter(|(happened, _)| !happened)

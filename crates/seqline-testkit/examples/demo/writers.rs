@@ -15,6 +15,12 @@ use crate::payloads::Webhook;
 /// Few enough that writers meet on the same row.
 pub(crate) const ACCOUNTS: i64 = 20;
 
+/// What may be received of most accounts, and of the others. An agent may receive the first.
+pub(crate) const READ: &str = "account.read";
+const AUDIT: &str = "account.audit";
+/// One account in so many is one of the others.
+const AUDITED_ONE_IN: i64 = 10;
+
 /// By this name the backends of writers are found.
 pub(crate) const APPLICATION_NAME: &str = "demo-writer";
 
@@ -157,11 +163,12 @@ async fn append(
     account: i64,
     count: usize,
 ) -> anyhow::Result<Vec<Uuid>> {
+    let action = if account % AUDITED_ONE_IN == 0 { AUDIT } else { READ };
     let events = (0..count)
         .map(|_| {
             let which = fastrand::usize(..payloads.len());
             let webhook = &payloads[which];
-            NewEvent::builder(webhook.event_type.clone(), "account", "any")
+            NewEvent::builder(webhook.event_type.clone(), "account", action)
                 .resource_id(account.to_string())
                 .client_msg_id(which.to_string())
                 .payload(webhook.payload.clone())
