@@ -22,7 +22,7 @@ use crate::serving::{ACK_TIMEOUT, Serving};
 use crate::writers;
 
 /// How long anything may take that has to happen.
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 /// When things happen, in hundredths of the time that writers have. In the middle PostgreSQL is killed, by somebody else.
@@ -128,6 +128,10 @@ impl<'a> Agents<'a> {
     /// Kills the first instance, and starts it again.
     async fn kill_first(&mut self) -> anyhow::Result<()> {
         self.progress(1).await?;
+        // Right after it has done something.
+        while !matches!(self.journal.read()?.last().map(|entry| &entry.what), Some(What::Handled { .. })) {
+            self.clock.sleep(LOOK).await;
+        }
         self.first.kill().await?;
         let last = self.journal.read()?.last().context("it has done something")?;
         self.deeds.kills += 1;
@@ -140,6 +144,11 @@ impl<'a> Agents<'a> {
     async fn pause_first(&mut self) -> anyhow::Result<()> {
         self.progress(1).await?;
         signal(&self.first, Signal::SIGSTOP)?;
+        // There is something that it is given and does not acknowledge.
+        let due = self.head().await? + i64::try_from(EVENTS)?;
+        while self.head().await? < due {
+            self.clock.sleep(LOOK).await;
+        }
         self.clock.sleep(ACK_TIMEOUT + ACK_TIMEOUT / 4).await;
         signal(&self.first, Signal::SIGCONT)?;
         self.until("events come again, and are marked", |entry| {
@@ -244,22 +253,34 @@ impl<'a> Agents<'a> {
         self.own.write(What::Unsaved { stored })
     }
 
-    /// The acknowledgement that is stored. PostgreSQL may be away for a moment.
+    /// The acknowledgement that is stored.
     async fn stored(&self) -> anyhow::Result<i64> {
         let consumer = AgentConsumer::new(agent::AGENT, agent::CONSUMER)?;
-        let looking = async {
+        let cursor =
+            self.ask(async |connection| Ok(seqline::agent::cursor(connection, &consumer).await?)).await?;
+        cursor.map(|cursor| cursor.acked_seq).context("there is such a consumer")
+    }
+
+    async fn head(&self) -> anyhow::Result<i64> {
+        self.ask(async |connection| Ok(seqline::read::head(connection).await?)).await
+    }
+
+    /// Asks PostgreSQL, which may be away for a moment.
+    async fn ask<T>(
+        &self,
+        question: impl AsyncFn(&mut PgConnection) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        let asking = async {
             loop {
-                let asked = async {
-                    let mut connection = PgConnection::connect_with(&self.db.options(Role::App)).await?;
-                    anyhow::Ok(seqline::agent::cursor(&mut connection, &consumer).await?)
-                };
-                if let Ok(cursor) = asked.await {
-                    return cursor.map(|cursor| cursor.acked_seq).context("there is such a consumer");
+                if let Ok(mut connection) = PgConnection::connect_with(&self.db.options(Role::App)).await
+                    && let Ok(answer) = question(&mut connection).await
+                {
+                    return answer;
                 }
                 self.clock.sleep(LOOK).await;
             }
         };
-        tokio::time::timeout(SOON, looking).await.context("PostgreSQL does not say what is stored")?
+        tokio::time::timeout(SOON, asking).await.context("PostgreSQL does not answer")
     }
 }
 

@@ -22,11 +22,15 @@ pub(crate) struct Damage {
 /// again.
 pub(crate) async fn run(server: &mut TestServer, db: &TestDb, duration: Duration) -> anyhow::Result<Damage> {
     let clock = Clock::system();
+    let begin = clock.elapsed();
     let mut damage = Damage::default();
-    let rounds = duration.as_millis() / PAUSE.as_millis();
-    for round in 0..rounds {
+    for round in 0.. {
         clock.sleep(PAUSE).await;
-        if round == rounds / 2 {
+        let passed = clock.elapsed().saturating_sub(begin);
+        if passed >= duration {
+            break;
+        }
+        if passed >= duration / 2 && damage.servers_killed == 0 {
             server.kill().await;
             server.start_again().await;
             damage.servers_killed += 1;
