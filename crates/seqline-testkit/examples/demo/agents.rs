@@ -23,6 +23,8 @@ use crate::writers;
 
 /// How long anything may take that has to happen.
 const SOON: Duration = Duration::from_secs(60);
+/// How long whoever was replaced may take to go.
+const LEAVE: Duration = Duration::from_secs(15);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(10);
 /// When things happen, in hundredths of the time that writers have. In the middle PostgreSQL is killed, by somebody else.
@@ -163,7 +165,7 @@ impl<'a> Agents<'a> {
         self.say_what_is_stored().await?;
         let second = self.start_over(2, Over::Gateway, self.network.addr().to_string())?;
         self.until("the second instance begins", |entry| begins(entry, 2)).await?;
-        left(&mut self.first, "the first instance, which was replaced,").await?;
+        leaves(&mut self.first).await?;
         Ok(second)
     }
 
@@ -199,7 +201,7 @@ impl<'a> Agents<'a> {
         .await?;
         let before = self.stored().await?;
         signal(second, Signal::SIGCONT)?;
-        left(second, "the second instance, which was replaced while it was paused,").await?;
+        leaves(second).await?;
         let (seq, after) = (self.acknowledged_by(2)?, self.stored().await?);
         self.deeds.late = Some(Late { seq, before, after });
         let go_on = third.stdin.as_mut().context("the third instance listens")?;
@@ -303,7 +305,7 @@ impl Last<'_> {
         };
         tokio::time::timeout(deadline, acknowledged).await.unwrap_or(Ok(()))?;
         drop(third.stdin.take());
-        left(&mut third, "the third instance").await?;
+        leaves(&mut third).await?;
         let acked = agents.stored().await?;
         agents.journal.read()?;
         Ok(Outcome { entries: agents.journal.entries, deeds: agents.deeds, acked })
@@ -348,12 +350,12 @@ fn signal(agent: &Child, signal: Signal) -> anyhow::Result<()> {
     Ok(kill(Pid::from_raw(i32::try_from(pid)?), signal)?)
 }
 
-/// Waits until it has ended on its own.
-async fn left(agent: &mut Child, who: &str) -> anyhow::Result<()> {
+/// Waits until it has ended on its own. One that does not is killed, and the proof finds that it was not told to.
+async fn leaves(agent: &mut Child) -> anyhow::Result<()> {
     // Waiting would let go of it.
     let _held = agent.stdin.take();
-    let ended = tokio::time::timeout(SOON, agent.wait()).await;
-    let status = ended.with_context(|| format!("{who} did not end within {SOON:?}"))??;
-    ensure!(status.success(), "{who} ended with {status}");
+    let Ok(status) = tokio::time::timeout(LEAVE, agent.wait()).await else { return Ok(agent.kill().await?) };
+    let status = status?;
+    ensure!(status.success(), "an agent ended with {status}");
     Ok(())
 }

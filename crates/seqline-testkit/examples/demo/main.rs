@@ -2,10 +2,14 @@
 //!
 //! Eight writers take real webhook payloads and append them as events, each in a transaction that also updates a
 //! business table; some roll back, some use savepoints. A tail follows. Two worker processes run the same consumer, which
-//! writes two rows and inserts two jobs for each event; clients of River in the same processes work these. Meanwhile backends of writers and of the tail are terminated, workers are killed in
-//! the middle of their rounds and of their jobs, and once the whole server is killed with SIGKILL. Then everything is
-//! compared: what the writers were told, what the tail delivered, what the log holds, what the business table says, what
-//! the workers have written, which jobs there are and what became of them.
+//! writes two rows and inserts two jobs for each event; clients of River in the same processes work these. An agent gets the
+//! events that it may see from `seqline serve`, over the gateway. Meanwhile backends of writers and of the tail are terminated,
+//! workers are killed in the middle of their rounds and of their jobs, and once all of PostgreSQL is killed with SIGKILL. The
+//! agent's connection is cut, it is killed and started again, and paused for longer than it has to acknowledge; a second
+//! instance takes over, its server is killed and started again, it is paused, a third instance takes over, over REST and at
+//! another server, and the second one wakes up and acknowledges. Then everything is compared: what the writers were told, what
+//! the tail delivered, what the log holds, what the business table says, what the workers have written, which jobs there are
+//! and what became of them, and what the instances of the agent have done, in which order.
 //!
 //! `demo [--seconds N]`; exits with 1 when a promise was broken.
 
