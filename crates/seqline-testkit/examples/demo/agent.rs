@@ -119,7 +119,7 @@ impl Parent {
         let (word, gone) = (Arc::new(Notify::new()), CancellationToken::new());
         let parent = Self { word: word.clone(), gone: gone.clone() };
         std::thread::spawn(move || {
-            for byte in std::io::stdin().bytes() {
+            for byte in std::io::stdin().lock().bytes() {
                 if byte.is_err() {
                     break;
                 }
