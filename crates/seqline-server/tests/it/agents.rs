@@ -4,6 +4,7 @@ mod acks;
 mod asking;
 mod clients;
 mod command;
+mod conformance;
 mod faults;
 mod windows;
 
@@ -22,6 +23,7 @@ const WAITING: &str = "seqline_api_waiting{seqline_api_waiting_kind=\"request\"}
 struct Site {
     db: TestDb,
     server: Worker,
+    token: String,
     consumer: Consumer,
 }
 
@@ -42,7 +44,7 @@ impl Site {
         let token = agent(&db, "billing", PrincipalKind::Agent).await;
         let client = Client::new(server.api().await).token(&token);
         let consumer = Consumer { client, path: "/v1/agents/billing/consumers/invoices".to_owned() };
-        Self { db, server, consumer }
+        Self { db, server, token, consumer }
     }
 
     /// Appends so many events that everybody may see.

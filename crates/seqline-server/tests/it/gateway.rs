@@ -5,7 +5,7 @@ mod figures;
 mod frames;
 mod live;
 mod sessions;
-mod socket;
+pub(crate) mod socket;
 mod takeovers;
 
 use seqline::access::PrincipalKind;
@@ -16,6 +16,9 @@ use crate::agents::{Consumer, agent, with_keys};
 use crate::api::Client;
 use crate::support::append;
 use crate::worker::Worker;
+
+/// Acknowledgements are saved soon.
+const SOON: (&str, &str) = ("agent.ack_persist_interval", "50ms");
 
 /// A server, and an agent that has a token.
 struct Site {

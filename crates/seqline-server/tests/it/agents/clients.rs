@@ -81,7 +81,7 @@ async fn a_server_that_is_killed_is_waited_for(language: Language) {
     site.append(3).await;
     assert_eq!(seqs(&mut example, 3).await, [1, 2, 3]);
     site.server.running.signal(Signal::SIGKILL);
-    let Site { db, server, consumer } = site;
+    let Site { db, server, consumer, .. } = site;
     server.end().await;
     append(&db.app(), 1..=3).await;
     db.settled().await;

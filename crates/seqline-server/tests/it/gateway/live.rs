@@ -104,25 +104,6 @@ async fn a_grant_that_is_taken_back_counts_for_the_next_event_and_a_revoked_toke
 }
 
 #[tokio::test]
-async fn a_token_that_is_revoked_closes_in_the_middle_of_a_backlog() {
-    let site = Site::new(&[("agent.max_inflight_events", "10"), ("api.permissions_max_age", "100ms")]).await;
-    let (mut socket, _) = site.ready().await;
-    socket.expect("catchup.complete").await;
-    site.append(50).await;
-    assert_eq!(socket.seqs(10).await.len(), 10);
-    let mut app = site.db.connect(Role::App).await;
-    sqlx::query("UPDATE seqline.api_tokens SET revoked_at = now()").execute(&mut app).await.unwrap();
-    eventually(DEADLINE, "the token is not good any more", async || {
-        site.rest().client.get("/v1/me").await.status == 401
-    })
-    .await;
-    socket.ack(10).await;
-    let (frames, closed) = socket.closed().await;
-    assert_eq!((frames.len(), closed.code), (0, 4012), "{frames:?}");
-    site.stop().await;
-}
-
-#[tokio::test]
 async fn one_that_reads_nothing_holds_up_nobody_and_loses_its_connection() {
     let keys = [
         ("api.write_timeout", "2s"),

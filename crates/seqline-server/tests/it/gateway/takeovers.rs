@@ -5,11 +5,9 @@ use seqline::agent::AgentConsumer;
 use seqline_testkit::{Role, eventually};
 use serde_json::json;
 
-use super::{Site, Socket};
+use super::{SOON, Site, Socket};
 use crate::agents::number;
 use crate::support::{DEADLINE, on};
-
-const SOON: (&str, &str) = ("agent.ack_persist_interval", "100ms");
 
 #[tokio::test]
 async fn in_one_process_the_older_connection_saves_and_ends() {
@@ -74,30 +72,6 @@ async fn another_process_takes_it_and_the_holder_finds_out_when_it_saves() {
         "what the older one acknowledged is not saved"
     );
     other.stop().await;
-    site.stop().await;
-}
-
-#[tokio::test]
-async fn between_a_connection_and_requests_over_rest() {
-    let site = Site::new(&[SOON]).await;
-    let (mut socket, _) = site.ready().await;
-    socket.expect("catchup.complete").await;
-    site.append(3).await;
-    assert_eq!(socket.seqs(3).await, [1, 2, 3]);
-    socket.ack(1).await;
-    socket.is_quiet().await;
-    // Neither how it stands nor an acknowledgement takes it.
-    site.rest().state().await;
-    site.rest().acked(1).await;
-    socket.is_quiet().await;
-    let polled = site.rest().poll("").await;
-    assert_eq!(socket.code().await, 4015);
-    assert_eq!((polled.seqs(), polled.generation()), (vec![2, 3], 2));
-    let (mut socket, _) = site.ready().await;
-    assert_eq!(socket.events(2).await, [(2, false), (3, false)]);
-    let generation = polled.generation();
-    let asked = site.rest().ask(&format!("generation={generation}")).await;
-    assert_eq!(asked.problem(409, "consumer_replaced")["holder"]["over"], "gateway");
     site.stop().await;
 }
 

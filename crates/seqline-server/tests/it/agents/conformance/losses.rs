@@ -1,0 +1,73 @@
+//! Events that are lost for an agent: it is told until it says that it knows, and goes on at the head.
+
+use seqline_testkit::{Role, TestDb};
+
+use super::{Gateway, Place, Rest, SOON, Site, Transport, number, over_both};
+use crate::support::{as_admin, small_partitions};
+
+over_both! {
+    events_that_have_expired_are_told_until_that_is_acknowledged,
+    a_cursor_beyond_the_log_is_moved_to_its_head,
+}
+
+async fn events_that_have_expired_are_told_until_that_is_acknowledged<T: Transport>() {
+    let db = TestDb::new().await;
+    small_partitions(&db, 10, 5).await;
+    let site = Site::on(db, &[SOON]).await;
+    T::begin(&site.place()).await;
+    site.append(25).await;
+    as_admin(
+        &site.db,
+        "DO $$ BEGIN EXECUTE format('DROP TABLE seqline.%I',
+             (SELECT name FROM seqline.event_log_partitions() ORDER BY lower_bound LIMIT 1)); END $$",
+    )
+    .await;
+    // Another server has none of the expired events in its memory either.
+    let (other, there) = site.another_server(&[SOON]).await;
+    there.knows(25).await;
+    let place = site.place_of(&site.token, &there);
+    told_until_acknowledged::<T>(&site, &place, ("retention", 0, 25)).await;
+    other.stop().await;
+    site.stop().await;
+}
+
+async fn a_cursor_beyond_the_log_is_moved_to_its_head<T: Transport>() {
+    let site = Site::new(&[SOON]).await;
+    T::begin(&site.place()).await;
+    site.append(5).await;
+    site.consumer.knows(5).await;
+    // As after a restore of the database.
+    let mut app = site.db.connect(Role::App).await;
+    sqlx::query("UPDATE seqline.agent_consumer_cursors SET acked_seq = 70").execute(&mut app).await.unwrap();
+    told_until_acknowledged::<T>(&site, &site.place(), ("cursor_ahead", 70, 5)).await;
+    site.stop().await;
+}
+
+/// What was lost: why, the acknowledgement before, and where it goes on.
+type Lost = (&'static str, i64, i64);
+
+fn is_told(resync: Option<&serde_json::Value>, (reason, after, position): Lost) {
+    let resync = resync.expect("it is told");
+    assert_eq!(resync["reason"], reason);
+    assert_eq!((number(&resync["after"]), number(&resync["position"])), (after, position));
+}
+
+async fn told_until_acknowledged<T: Transport>(site: &Site, place: &Place, lost: Lost) {
+    let (_, _, position) = lost;
+    let (mut agent, _) = T::begin(place).await;
+    is_told(Some(&agent.loses().await), lost);
+    site.append(1).await;
+    assert_eq!(agent.events(1).await, [(position + 1, false)]);
+    // What it is given comes behind what it lost, so there is no backlog that it could have.
+    assert!(!agent.caught_up());
+    let (mut again, begun) = T::begin(place).await;
+    assert_eq!(begun.acked, position);
+    is_told(begun.resync.as_ref(), lost);
+    again.ack(position - 1).await;
+    let (mut again, begun) = T::begin(place).await;
+    is_told(begun.resync.as_ref(), lost);
+    again.ack(position).await;
+    let (mut other, begun) = T::Other::begin(place).await;
+    assert_eq!((begun.acked, &begun.resync), (position, &None));
+    assert_eq!(other.events(1).await, [(position + 1, false)]);
+}
