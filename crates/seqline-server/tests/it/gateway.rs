@@ -3,7 +3,9 @@
 mod agents;
 mod figures;
 mod frames;
+mod golden;
 mod live;
+mod schema;
 mod sessions;
 pub(crate) mod socket;
 mod takeovers;
