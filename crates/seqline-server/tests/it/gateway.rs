@@ -2,6 +2,8 @@
 
 mod agents;
 mod figures;
+mod crowds;
+mod faults;
 mod frames;
 mod golden;
 mod live;
