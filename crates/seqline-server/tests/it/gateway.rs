@@ -1,9 +1,9 @@
 //! The gateway, as its clients see it: real connections to a real server.
 
 mod agents;
-mod figures;
 mod crowds;
 mod faults;
+mod figures;
 mod frames;
 mod golden;
 mod live;
