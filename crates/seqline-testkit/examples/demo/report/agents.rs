@@ -9,6 +9,9 @@ use super::{Evidence, Finding};
 use crate::journal::{Entry, What, fingerprint};
 use crate::writers;
 
+/// How a connection is closed that was replaced.
+const REPLACED: u16 = 4015;
+
 /// From the beginning of a connection, or of asking, to its end.
 #[derive(Debug, Clone, Copy)]
 struct Stretch {
@@ -175,25 +178,24 @@ pub(super) fn replaced(reading: &mut Reading, evidence: &Evidence<'_>) -> Findin
     let mut faults = std::mem::take(&mut reading.of_replacement);
     let ended: Vec<(u32, u16)> = reading.ended.values().copied().collect();
     for instance in [1, 2] {
-        if !ended.contains(&(instance, 4015)) {
+        if !ended.contains(&(instance, REPLACED)) {
             faults.push(format!("instance {instance} was not told that it was replaced: {ended:?}"));
         }
     }
+    let told = ended.iter().filter(|(_, code)| *code == REPLACED).count();
     let observed = match &evidence.agents.deeds.late {
         Some(late) => {
             if late.after != late.before {
                 faults.push(format!("{} was stored when it woke up, {} before", late.after, late.before));
             }
             format!(
-                "{} instances closed with 4015, none came again; one that was paused meanwhile acknowledged {}, and {} stayed stored",
-                ended.len(),
-                late.seq,
-                late.after
+                "{told} instances closed with {REPLACED}; one that was paused meanwhile acknowledged {}, and {} stayed stored",
+                late.seq, late.after
             )
         }
         None => {
             faults.push("nobody woke up after it was replaced".to_owned());
-            format!("{} instances closed with 4015", ended.len())
+            format!("{told} instances closed with {REPLACED}")
         }
     };
     Finding { promise: "Whoever was replaced is told so, stays away, and moves nothing", observed, faults }
