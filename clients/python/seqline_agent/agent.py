@@ -116,7 +116,7 @@ class Agent:
         self._rest = Rest(self._url, self._token, self._consumer)
         self._session: Session | None = None
         self._socket: ClientConnection | None = None
-        self._generation: int | None = None  # of the consumer, while nobody else can have come without being told apart
+        self._generation: int | None = None  # of the consumer: whoever takes it raises that
         self._up_since: float | None = None
         self._asks = False  # over HTTP
         self._failures, self._websocket_at = 0, 0.0
@@ -277,8 +277,10 @@ class Agent:
             ready = await self._expect(socket, "resumed")
             session.acked, session.done = ready["acked"], max(session.done, ready["acked"], key=seq_of)
         else:
-            self._session = self._generation = None
+            self._session = None
             who = {"token": self._token, "consumer": self._consumer, "take_over": self._take_over}
+            if self._generation is not None:
+                who["generation"] = self._generation  # whoever has come since keeps it
             await socket.send(_frame("identify", **who))
             ready = await self._expect(socket, "ready")
             if ready["kind"] != "agent":

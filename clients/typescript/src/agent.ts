@@ -290,8 +290,9 @@ export class Agent {
     const before = this.#session?.id === undefined ? undefined : this.#session;
     if (before !== undefined) socket.send(frame("resume", { token, session_id: before.id }));
     else {
-      this.#session = this.#generation = undefined;
-      socket.send(frame("identify", { token, consumer, take_over: takeOver }));
+      this.#session = undefined;
+      const generation = this.#generation; // whoever has come since keeps it
+      socket.send(frame("identify", { token, consumer, take_over: takeOver, generation }));
     }
     return (answer) => {
       const d = expected(answer, before === undefined ? "ready" : "resumed");

@@ -244,7 +244,8 @@ describe("reconnecting", bounded, () => {
     there.closes(4006, { reason: "session_invalid", reconnect: true, resume: false });
     await clock.passes(500);
     there = await gateway.accepts();
-    await there.admits(0, "s2");
+    const identify = { token: TOKEN, consumer: "default", take_over: true, generation: 7 };
+    assert.deepEqual(await there.admits(0, "s2"), identify, "whoever has come since keeps it");
     open();
     await clock.passes(ACK_MS);
     there.events([1, 2], { redelivered: true });

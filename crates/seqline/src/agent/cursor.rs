@@ -124,6 +124,8 @@ pub struct Taking<'a> {
     pub consumers_max: u32,
     /// Leave it to a holder that was heard of within this time.
     pub unless_seen_within: Option<Duration>,
+    /// Leave it to a holder who came after this generation: of somebody who had it then, and does not know whether somebody has come since.
+    pub unless_after: Option<i64>,
 }
 
 /// What became of it.
@@ -136,7 +138,7 @@ pub enum Take {
         /// Who held it before, if that is known.
         before: Option<Holder>,
     },
-    /// Somebody else has it and was heard of lately. Nothing was changed.
+    /// Somebody else has it, and it is left to that one. Nothing was changed.
     Held(Cursor),
     /// There is none of this name, and the agent has as many as it may.
     TooMany,

@@ -24,12 +24,16 @@ const SAVED: &str = "acked_seq = greatest(c.acked_seq, s.acked_seq),
     updated_at = CASE WHEN s.acked_seq > c.acked_seq THEN clock_timestamp() ELSE c.updated_at END,
     seen_at = clock_timestamp()";
 
+/// Whether somebody who comes leaves a row `c` alone. What was not given is null, and counts for nothing.
+const LEFT_TO_ITS_HOLDER: &str = "coalesce(c.holder_session_id IS NOT NULL
+    AND (c.seen_at > clock_timestamp() - $7::interval OR c.generation > $8::bigint), false)";
+
 /// In one statement: who held it is looked up and locked first, so what is returned is who was replaced.
 pub(crate) async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> Result<Take, sqlx::Error> {
     loop {
         let row = sqlx::query(AssertSqlSafe(format!(
             "WITH before AS MATERIALIZED (
-                 SELECT {CURSOR}, coalesce(c.holder_session_id IS NOT NULL AND c.seen_at > clock_timestamp() - $7, false) AS held
+                 SELECT {CURSOR}, {LEFT_TO_ITS_HOLDER} AS held
                  FROM seqline.agent_consumer_cursors c WHERE c.agent_id = $1 AND c.consumer = $2 FOR NO KEY UPDATE
              ), taken AS (
                  INSERT INTO seqline.agent_consumer_cursors AS c (agent_id, consumer, acked_seq, holder_session_id, holder_kind, held_since)
@@ -39,7 +43,7 @@ pub(crate) async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> 
                  ON CONFLICT (agent_id, consumer) DO UPDATE SET
                      holder_session_id = EXCLUDED.holder_session_id, holder_kind = EXCLUDED.holder_kind, held_since = EXCLUDED.held_since,
                      generation = c.generation + 1, rest_window = NULL, seen_at = clock_timestamp(), updated_at = clock_timestamp()
-                 WHERE $7::interval IS NULL OR c.holder_session_id IS NULL OR c.seen_at <= clock_timestamp() - $7
+                 WHERE NOT {LEFT_TO_ITS_HOLDER}
                  RETURNING {CURSOR}
              )
              SELECT true, t.*, b.holder_session_id, b.holder_kind, b.held_since, b.seen_at FROM taken t LEFT JOIN before b ON true
@@ -54,6 +58,7 @@ pub(crate) async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> 
         .bind(taking.kind.as_str())
         .bind(i64::from(taking.consumers_max))
         .bind(taking.unless_seen_within.map(pg_interval))
+        .bind(taking.unless_after)
         .fetch_optional(&mut *connection)
         .await;
         let row = match row {

@@ -27,7 +27,15 @@ fn consumer(name: &str) -> AgentConsumer {
 }
 
 fn taking(consumer: &AgentConsumer, session: Uuid, kind: HolderKind, start: i64) -> Taking<'_> {
-    Taking { consumer, session, kind, start, consumers_max: CONSUMERS_MAX, unless_seen_within: None }
+    Taking {
+        consumer,
+        session,
+        kind,
+        start,
+        consumers_max: CONSUMERS_MAX,
+        unless_seen_within: None,
+        unless_after: None,
+    }
 }
 
 /// Takes a consumer for a new session of the gateway.
@@ -159,6 +167,30 @@ async fn whoever_wants_to_replace_nobody_is_told_who_is_there() {
         .unwrap();
     save(&mut app, &saving(&invoices, session, 0)).await.unwrap();
     assert!(matches!(take(&mut app, &polite(Uuid::now_v7())).await.unwrap(), Take::Held(_)));
+}
+
+#[tokio::test]
+async fn whoever_had_it_once_does_not_take_it_back_from_who_came_since() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    agent(&mut app, "billing").await;
+    let invoices = consumer("invoices");
+    let again = |generation| Taking {
+        unless_after: Some(generation),
+        ..taking(&invoices, Uuid::now_v7(), HolderKind::Gateway, 0)
+    };
+    // What is not there is created, whatever there was before.
+    let come = take(&mut app, &again(9)).await.unwrap();
+    assert!(matches!(&come, Take::Taken { cursor, .. } if cursor.generation == 1), "{come:?}");
+    // Its own session of before is nobody else.
+    let come = take(&mut app, &again(1)).await.unwrap();
+    assert!(matches!(&come, Take::Taken { cursor, .. } if cursor.generation == 2), "{come:?}");
+    let (session, theirs) = taken(&mut app, &invoices, 0).await;
+    assert_eq!(take(&mut app, &again(2)).await.unwrap(), Take::Held(theirs));
+    // Once that one has given it up, it is free.
+    release(&mut app, &saving(&invoices, session, 0)).await.unwrap();
+    let come = take(&mut app, &again(2)).await.unwrap();
+    assert!(matches!(&come, Take::Taken { cursor, .. } if cursor.generation == 4), "{come:?}");
 }
 
 #[tokio::test]

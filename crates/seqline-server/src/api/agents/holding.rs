@@ -178,6 +178,7 @@ impl Holding<'_> {
             start,
             consumers_max: self.api.config.agent.consumers_max,
             unless_seen_within: None,
+            unless_after: None,
         }
     }
 

@@ -37,6 +37,11 @@ pub(super) struct Identify {
     #[serde(default)]
     #[schema(nullable = false, default = true)]
     pub(super) take_over: Option<bool>,
+    /// Of agents that come again without their session: the `generation` that they were told last. If somebody else has taken the consumer
+    /// since, it stays with that one.
+    #[serde(default)]
+    #[schema(nullable = false, minimum = 1)]
+    pub(super) generation: Option<i64>,
 }
 
 /// The first frame of a client that goes on where a connection was lost.

@@ -121,6 +121,7 @@ async fn identify_agent(
         start: head,
         consumers_max: api.config.agent.consumers_max,
         unless_seen_within: polite.then_some(AGENT_HOLDER_SEEN),
+        unless_after: asked.generation,
     };
     // What whoever has it in this process acknowledged is saved first, and that one is told when somebody else has it.
     let before = api.sessions.holder(&consumer);
@@ -141,7 +142,9 @@ async fn identify_agent(
     let (cursor, before) = match taken.await? {
         Take::Taken { cursor, before } => (cursor, before),
         Take::Held(cursor) => {
-            return Err(IdentifyRefused(Some(crate::api::agents::replaced(&cursor)), Close::ConsumerHeld));
+            let is_replaced = asked.generation.is_some_and(|generation| generation < cursor.generation);
+            let close = if is_replaced { Close::ConsumerReplaced } else { Close::ConsumerHeld };
+            return Err(IdentifyRefused(Some(crate::api::agents::replaced(&cursor)), close));
         }
         Take::TooMany => {
             let detail = "the agent has as many consumers as agent.consumers_max allows";

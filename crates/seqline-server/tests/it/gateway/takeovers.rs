@@ -50,6 +50,32 @@ async fn one_who_is_polite_leaves_it_to_who_has_it() {
     site.stop().await;
 }
 
+/// One that was not told: its connection broke, and its session is not known where it comes again.
+#[tokio::test]
+async fn one_who_was_replaced_and_does_not_know_does_not_take_it_back() {
+    let site = Site::new(&[SOON]).await;
+    let (older, ready) = site.ready().await;
+    let again = json!({ "token": site.token, "generation": ready["generation"] });
+    drop(older);
+    // Nobody has come since: its own session of before is in nobody's way, at another server too.
+    let (other, address) = site.another_server(&[SOON]).await;
+    let (older, ready) = Socket::identified(&address, &again).await;
+    let again = json!({ "token": site.token, "generation": ready["generation"] });
+    drop(older);
+    let (mut newer, _) = site.ready().await;
+    newer.expect("catchup.complete").await;
+    for address in [&site.address, &address] {
+        let (frames, closed) = Socket::refused(address, "identify", &again).await;
+        assert_eq!((closed.code, &frames[0]["d"]["holder"]["over"]), (4015, &json!("gateway")), "{frames:?}");
+    }
+    newer.is_quiet().await;
+    newer.leave(1000).await;
+    // It gave the consumer up.
+    Socket::identified(&address, &again).await;
+    other.stop().await;
+    site.stop().await;
+}
+
 #[tokio::test]
 async fn another_process_takes_it_and_the_holder_finds_out_when_it_saves() {
     let site = Site::new(&[SOON]).await;
