@@ -33,6 +33,7 @@ async fn an_acknowledgement_is_answered_with_how_the_consumer_stands() {
     invoices.knows(4).await;
     let state = invoices.acked(3).await;
     assert_eq!((number(&state["acked"]), number(&state["head"]), &state["lag"]), (3, 4, &json!(1)));
+    assert_eq!(number(&invoices.acked(1).await["acked"]), 3);
     for body in ["{\"seq\": 1e99}", "{\"seqs\": 4}", "[4]", "{"] {
         let answer = invoices.client.post_text(&format!("{}/ack", invoices.path), body).await;
         assert!((400..=422).contains(&answer.status), "{body} {answer:?}");
