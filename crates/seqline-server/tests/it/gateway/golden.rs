@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use insta::assert_snapshot;
 use seqline::access::PrincipalKind;
-use seqline_testkit::TestDb;
+use seqline_testkit::{Role, TestDb};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -16,7 +16,7 @@ use super::schema::fault;
 use super::{Site, Socket};
 use crate::agents::agent;
 use crate::api::Client;
-use crate::support::as_admin;
+use crate::support::{as_admin, on};
 
 /// What was said, in order: `>` by the client, `<` by the server, `x` as the last word of one of them.
 #[derive(Default)]
@@ -186,6 +186,13 @@ async fn agents(t: &mut Transcript, site: &Site) {
     let (newer, _) = t.identified(site, json!({ "token": site.token, "consumer": "invoices" })).await;
     t.closes(&mut socket).await;
     newer.leave(1000).await;
+    t.scene("an operator takes its consumer");
+    let (mut socket, _) = t.identified(site, json!({ "token": site.token, "consumer": "invoices" })).await;
+    t.hears(&mut socket, "event").await;
+    t.hears(&mut socket, "catchup.complete").await;
+    on(&site.db, Role::App, "agents consumers release billing invoices --yes".split(' ')).ok().await;
+    t.says(&mut socket, "ack", &json!({ "seq": 2 })).await;
+    t.closes(&mut socket).await;
     t.scene("its acknowledgement is above the log");
     as_admin(&site.db, "UPDATE seqline.agent_consumer_cursors SET acked_seq = 70").await;
     let (mut socket, _) = t.identified(site, json!({ "token": site.token, "consumer": "invoices" })).await;
