@@ -319,8 +319,8 @@ pub(crate) const GATEWAY_FRAME_SLACK: usize = 4;
 /// A page of a connection: small, so that others have their turn.
 pub(crate) const GATEWAY_PAGE_EVENTS: usize = 250;
 
-/// See [`GATEWAY_PAGE_EVENTS`].
-pub(crate) const GATEWAY_PAGE_BYTES: usize = 64 * 1024;
+/// See [`GATEWAY_PAGE_EVENTS`]. What the first read of a page asks for, events of a kilobyte, has room in it and is not read twice.
+pub(crate) const GATEWAY_PAGE_BYTES: usize = 128 * 1024;
 
 /// Sessions that a process remembers. When there are more, the one that was lost first is forgotten: its client identifies anew.
 pub(crate) const GATEWAY_SESSIONS_MAX: usize = 50_000;
