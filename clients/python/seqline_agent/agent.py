@@ -364,7 +364,19 @@ class Agent:
             raise Lost("what is done could not be acknowledged")
         if self._stopping:
             return await self._clock.sleep(1)  # `run` is about to end, and wants nothing more
-        answer = await self._rest.events(self._options.poll_seconds, self._generation)
+        session = self._session
+        # The first one after a connection takes the consumer from it, and so raises the generation.
+        begins = self._generation is not None and (session is None or session.id is not None)
+        try:
+            answer = await self._rest.events(self._options.poll_seconds, self._generation)
+        except ConsumerReplaced:
+            if not begins:
+                raise
+            raise Lost("somebody else has the consumer") from None  # maybe a connection that this client never got
+        except Lost:
+            if begins:
+                self._generation = None  # the answer would have brought another one
+            raise
         if answer is None:
             return
         try:

@@ -30,7 +30,8 @@ class Rest:
         return None if answer.get("code") == "resync_required" else answer
 
     async def acknowledge(self, position: str, generation: int | None) -> None:
-        """A position of a history that a restore has ended is forgotten: what comes next is of another one."""
+        """What the server will not have is forgotten, and what is to come comes again: a position of a history that a restore has ended, or
+        of before an operator took the consumer from whoever had it."""
         known = {} if generation is None else {"generation": generation}
         await self._request("POST", await self._consumer_path() + "/ack", {"position": position, **known}, 0)
 
@@ -53,7 +54,8 @@ class Rest:
             raise Lost(type(error).__name__) from None
         # What has no code is not of the server, but of somebody in between.
         code = word(answer.get("code")) if status >= 300 else ""
-        if status < 300 or code == "resync_required" or (code == "conflict" and method == "POST"):
+        released = code == "consumer_replaced" and "holder" not in answer
+        if status < 300 or code == "resync_required" or (method == "POST" and (code == "conflict" or released)):
             return answer
         if code == "unauthenticated":
             raise Unauthenticated("the token is not good")

@@ -438,12 +438,13 @@ class Asking(Case):
         told = {"acked": at(after), "next": at(reached), "head": at(99), "generation": 3, "in_flight": len(seqs)}
         return {"events": [event(seq) for seq in seqs], **told, "caught_up": True, **more}
 
-    async def falls_back(self, api, **options):
+    async def falls_back(self, api, generation=None, **options):
         """The first request, after WebSockets that failed."""
         self.runs(api, **options)
         await self.clock.passes(0.25)
+        self.agent._generation = generation  # as if a connection had told it
         await self.clock.passes(0.5)
-        first = await api.asked(EVENTS)
+        first = await api.asked(EVENTS if generation is None else EVENTS + f"&generation={generation}")
         self.assertEqual(api.refused, 3)
         return first
 
@@ -521,6 +522,33 @@ class Asking(Case):
                     first = await self.falls_back(api)
                     first.is_answered(status, {"code": code, "detail": "planted"})
                     self.assertNotIn("planted", str(await self.ends(name)))
+
+    async def test_the_first_answer_may_be_lost(self):
+        async with Api() as api:
+            (await self.falls_back(api, generation=7)).is_answered(502, {})
+            await self.clock.passes(1.0)
+            (await api.asked(EVENTS)).is_answered(200, self.answer())  # which took it from the connection, or from the answer
+            await api.asked(EVENTS + "&generation=3")
+            await self.stops()
+
+    async def test_who_may_be_itself_is_waited_for(self):
+        held = {"code": "consumer_replaced", "holder": {"over": "gateway", "since": "2026-01-31T12:00:00Z"}}
+        async with Api() as api:
+            (await self.falls_back(api, generation=7)).is_answered(409, held)
+            await self.clock.passes(1.0)
+            (await api.asked(EVENTS + "&generation=7")).is_answered(200, self.answer())
+            (await api.asked(EVENTS + "&generation=3")).is_answered(409, held)
+            await self.ends("ConsumerReplaced")
+
+    async def test_what_an_operator_took_comes_again(self):
+        async with Api() as api:
+            (await self.falls_back(api)).is_answered(200, self.answer(1))
+            (await api.asked(ACK)).is_answered(409, {"code": "consumer_replaced"})
+            (await api.asked(EVENTS + "&generation=3")).is_answered(200, self.answer(1))
+            await self.comes(1, 1)
+            (await api.asked(ACK)).is_answered(200, {})
+            await api.asked(EVENTS + "&generation=3")
+            await self.stops()
 
     async def test_what_somebody_in_between_says_is_waited_out(self):
         async with Api() as api:

@@ -20,7 +20,7 @@ import {
   Unauthenticated,
 } from "./errors.js";
 import { Backoff, type Clock, Latch, Lost, systemClock } from "./pace.js";
-import { Rest } from "./rest.js";
+import { type Delivery, Rest } from "./rest.js";
 import { type Event, later, number, type Resync, retryAfter, seqOf, Session, text, word } from "./session.js";
 
 export type { Event } from "./session.js";
@@ -81,7 +81,7 @@ export class Agent {
   #session: Session | undefined;
   /** One that is ready. */
   #socket: WebSocket | undefined;
-  /** Of the consumer, while nobody else can have come without being told apart. */
+  /** Of the consumer: whoever takes it raises that. */
   #generation: number | undefined;
   #upSince: number | undefined;
   #asks = false;
@@ -365,7 +365,18 @@ export class Agent {
     if (!(await this.#flush())) throw new Lost("what is done could not be acknowledged");
     const { clock } = this.#options;
     if (this.#stopping) return clock.sleep(1_000, this.#over.signal); // `run` is about to end, and wants nothing more
-    const answer = await this.#rest.events(this.#options.pollSeconds, this.#generation);
+    const before = this.#session;
+    // The first one after a connection takes the consumer from it, and so raises the generation.
+    const begins = this.#generation !== undefined && (before === undefined || before.id !== undefined);
+    let answer: Delivery | undefined;
+    try {
+      answer = await this.#rest.events(this.#options.pollSeconds, this.#generation);
+    } catch (error) {
+      // Maybe a connection that this client never got.
+      if (begins && error instanceof ConsumerReplaced) throw new Lost("somebody else has the consumer");
+      if (begins && error instanceof Lost) this.#generation = undefined; // the answer would have brought another one
+      throw error;
+    }
     if (answer === undefined) return;
     let session: Session;
     try {

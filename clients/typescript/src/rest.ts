@@ -36,7 +36,10 @@ export class Rest {
     return answer["code"] === "resync_required" ? undefined : (answer as unknown as Delivery);
   }
 
-  /** A position of a history that a restore has ended is forgotten: what comes next is of another one. */
+  /**
+   * What the server will not have is forgotten, and what is to come comes again: a position of a history that a restore has ended, or of
+   * before an operator took the consumer from whoever had it.
+   */
   async acknowledge(position: string, generation: number | undefined): Promise<void> {
     await this.#request("POST", `${await this.#consumerPath()}/ack`, { position, generation }, 0);
   }
@@ -68,7 +71,9 @@ export class Rest {
     const { status } = response;
     // What has no code is not of the server, but of somebody in between.
     const code = status >= 300 ? word(answer["code"]) : "";
-    if (status < 300 || code === "resync_required" || (code === "conflict" && method === "POST")) return answer;
+    const released = code === "consumer_replaced" && answer["holder"] === undefined;
+    if (status < 300 || code === "resync_required") return answer;
+    if (method === "POST" && (code === "conflict" || released)) return answer;
     if (code === "unauthenticated") throw new Unauthenticated("the token is not good");
     if (code === "consumer_replaced") throw new ConsumerReplaced("somebody else has taken the consumer");
     if (code !== "" && status >= 400 && status < 500 && status !== 408 && status !== 429) {

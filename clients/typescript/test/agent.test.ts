@@ -540,6 +540,16 @@ describe("asking, where WebSockets do not get through", bounded, () => {
     });
   }
 
+  test("what an operator took comes again", async () => {
+    (await fallsBack()).isAnswered(200, answer([1]));
+    (await api.asked(ACK)).isAnswered(409, { code: "consumer_replaced" });
+    (await api.asked(`${EVENTS}&generation=3`)).isAnswered(200, answer([1]));
+    await comes(1, 1);
+    (await api.asked(ACK)).isAnswered(200, {});
+    await api.asked(`${EVENTS}&generation=3`);
+    await stops();
+  });
+
   test("what somebody in between says is waited out", async () => {
     (await fallsBack()).isAnswered(401, { error: "planted" });
     await clock.passes(1000);

@@ -221,9 +221,9 @@ pub(crate) const PERMISSION_ENTRIES_MAX: usize = 20_000;
 /// How long what a credential gives is kept for the case that nothing changes: longer than the pauses between heartbeats.
 pub(crate) const PERMISSION_KEPT: Duration = Duration::from_secs(5 * 60);
 
-/// What is kept that long has no more grants than this, so that as many as may be kept stay below a hundred megabytes. Principals with more
-/// are read anew whenever their answers have their age.
-pub(crate) const PERMISSION_KEPT_GRANTS_MAX: usize = 32;
+/// What is kept that long has no more grants than this, each of which takes half a kilobyte, so that as many as may be kept stay below a
+/// hundred megabytes. Principals with more are read anew whenever their answers have their age.
+pub(crate) const PERMISSION_KEPT_GRANTS_MAX: usize = 8;
 
 /// Questions about credentials that are on their way to the database at once: each takes a millisecond, and the connections of the pool
 /// are for the others too.

@@ -16,7 +16,7 @@ mod operate;
 
 pub use cursor::{
     Cursor, Holder, HolderKind, Locked, Lost, LostReason, Save, Saved, Take, Taking, acknowledge, cursor,
-    lock, lose, release, save, save_all, store_window, take,
+    lock, lose, release, release_all, save, save_all, store_window, take,
 };
 pub use name::{AgentConsumer, InvalidName};
 pub use operate::{list, release_holder, reset};

@@ -221,6 +221,8 @@ impl Permissions {
         let answer = asked.unwrap_or_else(|| Err(late()));
         if answer.as_ref().is_err_and(DatabaseError::is_retryable) {
             place.unanswered.fetch_add(1, Ordering::AcqRel);
+            // A server that was away may come back without the last it had committed, and give the same version to another change.
+            self.known_now().kept.clear();
         }
         answer
     }

@@ -124,8 +124,10 @@ pub struct Taking<'a> {
     pub consumers_max: u32,
     /// Leave it to a holder that was heard of within this time.
     pub unless_seen_within: Option<Duration>,
-    /// Leave it to a holder who came after this generation: of somebody who had it then, and does not know whether somebody has come since.
+    /// Of those only to one who came after this generation: for somebody who had it then, and does not know whether somebody has come since.
     pub unless_after: Option<i64>,
+    /// And not to this session, of which is known that nobody uses it.
+    pub but_from: Option<Uuid>,
 }
 
 /// What became of it.
@@ -138,7 +140,7 @@ pub enum Take {
         /// Who held it before, if that is known.
         before: Option<Holder>,
     },
-    /// Somebody else has it, and it is left to that one. Nothing was changed.
+    /// Somebody else has it and was heard of lately. Nothing was changed.
     Held(Cursor),
     /// There is none of this name, and the agent has as many as it may.
     TooMany,
@@ -203,13 +205,25 @@ pub async fn save_all(
     Ok(store::agents::save_all(connection, saves).await?)
 }
 
-/// Saves, and holds the consumer no longer, so that whoever waits need not wait for it.
+/// Saves, and holds the consumer no longer, so that whoever waits need not wait for it. Waits for whoever has locked the row.
 ///
 /// # Errors
 ///
 /// [`DatabaseError`] when the database cannot be asked.
 pub async fn release(connection: &mut PgConnection, save: &Save) -> Result<Saved, DatabaseError> {
     Ok(store::agents::release(connection, save).await?)
+}
+
+/// The same for many holders, in one statement that waits for nobody, as [`save_all`].
+///
+/// # Errors
+///
+/// [`DatabaseError`] when the database cannot be asked. The same again is safe.
+pub async fn release_all(
+    connection: &mut PgConnection,
+    saves: &[Save],
+) -> Result<Vec<Option<Saved>>, DatabaseError> {
+    Ok(store::agents::release_all(connection, saves).await?)
 }
 
 /// Moves the consumer of this holder to where it can go on, and keeps what it lost until that is known. This is the one way in which an

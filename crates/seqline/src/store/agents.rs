@@ -17,16 +17,20 @@ const CURSOR: &str = "c.agent_id, c.consumer, c.acked_seq, c.generation, c.holde
     c.lost_reason, c.lost_after, c.lost_position, c.created_at, c.updated_at";
 
 /// What a save changes, from an acknowledgement and whether the agent knows what it lost.
+///
+/// Who knows of no loss, and has not come to where the consumer goes on after one, does not know of that one: it may have been stored without
+/// an answer.
 const SAVED: &str = "acked_seq = greatest(c.acked_seq, s.acked_seq),
-    lost_reason = CASE WHEN NOT s.knows_lost THEN c.lost_reason END,
-    lost_after = CASE WHEN NOT s.knows_lost THEN c.lost_after END,
-    lost_position = CASE WHEN NOT s.knows_lost THEN c.lost_position END,
+    lost_reason = CASE WHEN NOT s.knows_lost OR s.acked_seq < c.lost_position THEN c.lost_reason END,
+    lost_after = CASE WHEN NOT s.knows_lost OR s.acked_seq < c.lost_position THEN c.lost_after END,
+    lost_position = CASE WHEN NOT s.knows_lost OR s.acked_seq < c.lost_position THEN c.lost_position END,
     updated_at = CASE WHEN s.acked_seq > c.acked_seq THEN clock_timestamp() ELSE c.updated_at END,
     seen_at = clock_timestamp()";
 
-/// Whether somebody who comes leaves a row `c` alone. What was not given is null, and counts for nothing.
+/// Whether somebody who comes leaves a row `c` alone. Who leaves it to nobody gives no time.
 const LEFT_TO_ITS_HOLDER: &str = "coalesce(c.holder_session_id IS NOT NULL
-    AND (c.seen_at > clock_timestamp() - $7::interval OR c.generation > $8::bigint), false)";
+    AND c.seen_at > clock_timestamp() - $7::interval AND ($8::bigint IS NULL OR c.generation > $8)
+    AND c.holder_session_id IS DISTINCT FROM $9::uuid, false)";
 
 /// In one statement: who held it is looked up and locked first, so what is returned is who was replaced.
 pub(crate) async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> Result<Take, sqlx::Error> {
@@ -59,6 +63,7 @@ pub(crate) async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> 
         .bind(i64::from(taking.consumers_max))
         .bind(taking.unless_seen_within.map(pg_interval))
         .bind(taking.unless_after)
+        .bind(taking.but_from)
         .fetch_optional(&mut *connection)
         .await;
         let row = match row {
@@ -79,6 +84,10 @@ pub(crate) async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> 
         return Ok(Take::Taken { cursor, before: decode_holder(&row, 14)? });
     }
 }
+
+/// And that nobody holds it any more.
+const RELEASED: &str =
+    ", holder_session_id = NULL, holder_kind = NULL, held_since = NULL, rest_window = NULL";
 
 pub(crate) async fn save(connection: &mut PgConnection, save: &Save) -> Result<Saved, sqlx::Error> {
     let saved = sqlx::query(AssertSqlSafe(format!(
@@ -113,6 +122,21 @@ pub(crate) async fn save_all(
     connection: &mut PgConnection,
     saves: &[Save],
 ) -> Result<Vec<Option<Saved>>, sqlx::Error> {
+    change_all(connection, saves, "").await
+}
+
+pub(crate) async fn release_all(
+    connection: &mut PgConnection,
+    saves: &[Save],
+) -> Result<Vec<Option<Saved>>, sqlx::Error> {
+    change_all(connection, saves, RELEASED).await
+}
+
+async fn change_all(
+    connection: &mut PgConnection,
+    saves: &[Save],
+    more: &str,
+) -> Result<Vec<Option<Saved>>, sqlx::Error> {
     let agents: Vec<&str> = saves.iter().map(|save| save.consumer.agent()).collect();
     let names: Vec<&str> = saves.iter().map(|save| save.consumer.name()).collect();
     let sessions: Vec<Uuid> = saves.iter().map(|save| save.session).collect();
@@ -128,7 +152,7 @@ pub(crate) async fn save_all(
              JOIN seqline.agent_consumer_cursors c ON c.agent_id = s.agent_id AND c.consumer = s.consumer AND c.holder_session_id = s.session
              FOR NO KEY UPDATE OF c SKIP LOCKED
          ), saved AS (
-             UPDATE seqline.agent_consumer_cursors c SET {SAVED} FROM own s
+             UPDATE seqline.agent_consumer_cursors c SET {SAVED}{more} FROM own s
              WHERE c.agent_id = s.agent_id AND c.consumer = s.consumer AND c.holder_session_id = s.session
              RETURNING s.at
          )
@@ -161,7 +185,7 @@ pub(crate) async fn save_all(
 pub(crate) async fn release(connection: &mut PgConnection, save: &Save) -> Result<Saved, sqlx::Error> {
     let released = sqlx::query(AssertSqlSafe(format!(
         "UPDATE seqline.agent_consumer_cursors c
-         SET {SAVED}, holder_session_id = NULL, holder_kind = NULL, held_since = NULL, rest_window = NULL
+         SET {SAVED}{RELEASED}
          FROM (VALUES ($4::bigint, $5::bool)) AS s (acked_seq, knows_lost)
          WHERE c.agent_id = $1 AND c.consumer = $2 AND c.holder_session_id = $3"
     )))

@@ -5,7 +5,8 @@ use std::time::Duration;
 use seqline::access::{ChangeError, NewPrincipal, PrincipalKind, Rights, create_principal, delete_principal};
 use seqline::agent::{
     AgentConsumer, Cursor, Holder, HolderKind, Lost, LostReason, Save, Saved, Take, Taking, acknowledge,
-    cursor, list, lock, lose, release, release_holder, reset, save, save_all, store_window, take,
+    cursor, list, lock, lose, release, release_all, release_holder, reset, save, save_all, store_window,
+    take,
 };
 use seqline::consumer::Mode;
 use seqline_testkit::{Role, TestDb};
@@ -35,6 +36,7 @@ fn taking(consumer: &AgentConsumer, session: Uuid, kind: HolderKind, start: i64)
         consumers_max: CONSUMERS_MAX,
         unless_seen_within: None,
         unless_after: None,
+        but_from: None,
     }
 }
 
@@ -123,6 +125,14 @@ async fn those_whose_rows_are_free_are_saved_while_somebody_has_another_one_lock
     seqline::commit(tx).await.unwrap();
     assert_eq!(save_all(&mut app, &saves).await.unwrap(), [Some(Saved::Replaced), Some(Saved::Done)]);
     assert_eq!((acked(&mut app, &invoices).await, acked(&mut app, &letters).await), (0, 3));
+    // Those who give it up are told apart in the same way.
+    let mut tx = seqline::begin(&pool).await.unwrap();
+    lock(&mut tx, &letters).await.unwrap().expect("it is there");
+    assert_eq!(release_all(&mut app, &saves).await.unwrap(), [Some(Saved::Replaced), None]);
+    tx.rollback().await.unwrap();
+    let done = [Some(Saved::Replaced), Some(Saved::Done)];
+    assert_eq!(release_all(&mut app, &saves).await.unwrap(), done);
+    assert_eq!(cursor(&mut app, &letters).await.unwrap().unwrap().holder, None);
 }
 
 #[tokio::test]
@@ -176,6 +186,7 @@ async fn whoever_had_it_once_does_not_take_it_back_from_who_came_since() {
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
     let again = |generation| Taking {
+        unless_seen_within: Some(Duration::from_secs(60)),
         unless_after: Some(generation),
         ..taking(&invoices, Uuid::now_v7(), HolderKind::Gateway, 0)
     };
@@ -185,12 +196,20 @@ async fn whoever_had_it_once_does_not_take_it_back_from_who_came_since() {
     // Its own session of before is nobody else.
     let come = take(&mut app, &again(1)).await.unwrap();
     assert!(matches!(&come, Take::Taken { cursor, .. } if cursor.generation == 2), "{come:?}");
-    let (session, theirs) = taken(&mut app, &invoices, 0).await;
+    let (_, theirs) = taken(&mut app, &invoices, 0).await;
     assert_eq!(take(&mut app, &again(2)).await.unwrap(), Take::Held(theirs));
+    let forget = "UPDATE seqline.agent_consumer_cursors SET seen_at = clock_timestamp() - interval '61 s'";
+    sqlx::query(forget).execute(&mut app).await.unwrap();
+    let come = take(&mut app, &again(2)).await.unwrap();
+    assert!(
+        matches!(&come, Take::Taken { cursor, .. } if cursor.generation == 4),
+        "one that is gone: {come:?}"
+    );
+    let (session, _) = taken(&mut app, &invoices, 0).await;
     // Once that one has given it up, it is free.
     release(&mut app, &saving(&invoices, session, 0)).await.unwrap();
     let come = take(&mut app, &again(2)).await.unwrap();
-    assert!(matches!(&come, Take::Taken { cursor, .. } if cursor.generation == 4), "{come:?}");
+    assert!(matches!(&come, Take::Taken { cursor, .. } if cursor.generation == 6), "{come:?}");
 }
 
 #[tokio::test]
@@ -275,6 +294,8 @@ async fn what_was_lost_is_kept_until_it_is_known() {
     // Not by a save of one who does not know, nor by an acknowledgement before it, nor by another holder.
     let unknowing = Save { knows_lost: false, ..saving(&invoices, session, 40) };
     assert_eq!(save(&mut app, &unknowing).await.unwrap(), Saved::Done);
+    // Nor of one who has lost nothing as far as it knows, and is not there yet.
+    assert_eq!(save(&mut app, &saving(&invoices, session, 39)).await.unwrap(), Saved::Done);
     acknowledge(&mut app, &invoices, 39, None).await.unwrap();
     let (session, again) = taken(&mut app, &invoices, 0).await;
     assert_eq!(again.lost, Some(lost));

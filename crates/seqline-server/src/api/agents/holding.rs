@@ -23,6 +23,8 @@ pub(super) struct Held {
     pub(super) window: Window,
     /// The time of the database then, and that of this process.
     read_at: (Duration, Duration),
+    /// When it was heard of before.
+    seen_at: time::OffsetDateTime,
 }
 
 /// What somebody who comes finds.
@@ -57,10 +59,14 @@ impl Holding<'_> {
                 let Some(locked) = agent::lock(tx, &self.consumer).await? else {
                     return self.create(tx).await;
                 };
-                if self.generation.is_some_and(|generation| generation != locked.cursor.generation) {
+                // One that nobody has is there for whoever comes, as over a connection.
+                let is_other =
+                    self.generation.is_some_and(|generation| generation != locked.cursor.generation);
+                if is_other && locked.cursor.holder.is_some() {
                     return Ok(Err(replaced(&locked.cursor)));
                 }
-                let mut held = match self.stored(&locked) {
+                let lately = self.stored(&locked).filter(|held| !self.is_silent(&locked, held.seen_at));
+                let mut held = match lately {
                     Some(held) => held,
                     None => match self.take(tx, &locked, before.as_ref()).await? {
                         Ok(held) => held,
@@ -151,14 +157,16 @@ impl Holding<'_> {
     ) -> Result<Result<Held, Problem>, DatabaseError> {
         // What a connection of this process has acknowledged counts.
         if let Some((id, held)) = before {
-            agent::save(tx, &held.save(*id)).await?;
+            if let Some(unsaved) = held.unsaved(*id) {
+                agent::save(tx, &unsaved).await?;
+            }
         }
         let taking = self.taking(locked.cursor.acked_seq);
         let Take::Taken { cursor, before } = agent::take(tx, &taking).await? else { return Ok(Err(gone())) };
         if let Some(before) = before {
             log_takeover(&self.consumer, taking.session, &before);
             // From who asks only now and then, and has not for long, nothing was taken.
-            if before.kind == HolderKind::Gateway || !self.is_silent(locked, &before) {
+            if before.kind == HolderKind::Gateway || !self.is_silent(locked, before.seen_at) {
                 self.api.tally.taken_over(HolderKind::Rest);
             }
         }
@@ -167,6 +175,7 @@ impl Holding<'_> {
             generation: cursor.generation,
             window: Window::begin(cursor.acked_seq, None, cursor.lost),
             read_at: (locked.now, self.api.clock.elapsed()),
+            seen_at: cursor.updated_at,
         }))
     }
 
@@ -179,15 +188,13 @@ impl Holding<'_> {
             consumers_max: self.api.config.agent.consumers_max,
             unless_seen_within: None,
             unless_after: None,
+            but_from: None,
         }
     }
 
-    /// The window in the row, unless somebody else has it or nobody has asked for it for long.
+    /// The window in the row, unless somebody else has it.
     fn stored(&self, locked: &Locked) -> Option<Held> {
         let holder = locked.cursor.holder.filter(|holder| holder.kind == HolderKind::Rest)?;
-        if self.is_silent(locked, &holder) {
-            return None;
-        }
         // One that an older or newer version wrote may say something else: what it had in flight is delivered again.
         let window: Window = serde_json::from_str(locked.window.as_deref()?).ok()?;
         Some(Held {
@@ -195,13 +202,13 @@ impl Holding<'_> {
             generation: locked.cursor.generation,
             window: window.resumed(locked.cursor.acked_seq, locked.cursor.lost),
             read_at: (locked.now, self.api.clock.elapsed()),
+            seen_at: holder.seen_at,
         })
     }
 
-    /// Whether nothing was heard of it for so long that it has the consumer no longer.
-    fn is_silent(&self, locked: &Locked, holder: &Holder) -> bool {
-        let seen_at =
-            Duration::try_from(holder.seen_at - time::OffsetDateTime::UNIX_EPOCH).unwrap_or_default();
+    /// Whether nothing was heard of somebody for so long that who comes begins anew.
+    fn is_silent(&self, locked: &Locked, seen_at: time::OffsetDateTime) -> bool {
+        let seen_at = Duration::try_from(seen_at - time::OffsetDateTime::UNIX_EPOCH).unwrap_or_default();
         locked.now.saturating_sub(seen_at) > self.api.config.sync.resume_window
     }
 

@@ -170,31 +170,35 @@ pub(super) struct Acknowledgement {
 pub(in crate::api) fn any_seq<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     struct AnySeq;
     impl Visitor<'_> for AnySeq {
-        type Value = i64;
+        type Value = Option<i64>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("a whole number")
         }
 
-        fn visit_i64<E>(self, seq: i64) -> Result<i64, E> {
-            Ok(seq)
+        fn visit_unit<E>(self) -> Result<Option<i64>, E> {
+            Ok(None)
         }
 
-        fn visit_u64<E>(self, seq: u64) -> Result<i64, E> {
-            Ok(i64::try_from(seq).unwrap_or(i64::MAX))
+        fn visit_i64<E>(self, seq: i64) -> Result<Option<i64>, E> {
+            Ok(Some(seq))
+        }
+
+        fn visit_u64<E>(self, seq: u64) -> Result<Option<i64>, E> {
+            Ok(Some(i64::try_from(seq).unwrap_or(i64::MAX)))
         }
 
         // This is how whole numbers come that do not fit into 64 bits.
-        fn visit_f64<E: de::Error>(self, seq: f64) -> Result<i64, E> {
+        fn visit_f64<E: de::Error>(self, seq: f64) -> Result<Option<i64>, E> {
             match seq {
-                _ if seq >= TWO_TO_63 => Ok(i64::MAX),
-                _ if seq < -TWO_TO_63 => Ok(i64::MIN),
+                _ if seq >= TWO_TO_63 => Ok(Some(i64::MAX)),
+                _ if seq <= -TWO_TO_63 => Ok(Some(i64::MIN)),
                 _ => Err(E::invalid_type(Unexpected::Float(seq), &self)),
             }
         }
     }
     const TWO_TO_63: f64 = 9_223_372_036_854_775_808.0;
-    deserializer.deserialize_any(AnySeq).map(Some)
+    deserializer.deserialize_any(AnySeq)
 }
 
 /// The number that is acknowledged, by itself or as a position.

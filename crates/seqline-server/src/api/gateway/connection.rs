@@ -182,7 +182,12 @@ impl Connection {
             }))),
             End::Left | End::Gone => None,
         };
-        outgoing.close(message).await;
+        let within = match end {
+            // A server that stops waits for nobody.
+            End::Close(Close::ServerShutdown) => GATEWAY_CLOSE_WAIT,
+            _ => door.config.api.write_timeout,
+        };
+        outgoing.close(message, within).await;
         // What the client still says is of no interest, but reading it is what sends the answer to its own close.
         let heard = async { while let Some(Ok(_)) = incoming.next().await {} };
         door.clock.timeout(GATEWAY_CLOSE_WAIT, heard).await;
@@ -225,6 +230,10 @@ async fn leave(api: &Api, attached: Attached, end: End) {
     let session = attached.session.clone();
     if let Some(held) = &session.held {
         let _alone = held.writing.lock().await;
+        // Somebody may have resumed it meanwhile.
+        if !attached.is_current() {
+            return;
+        }
         let save = held.save(session.id);
         let saved = api.database.ask(async |connection| match resumable {
             true => agent::save(connection, &save).await.map(drop),
@@ -301,10 +310,11 @@ impl Running<'_> {
                 received = receive(self.incoming, self.door) => match received {
                     Received::Frame(frame) => {
                         self.heard_at = clock.elapsed();
+                        // That the client lives makes no room: ten thousand that say so look for nothing.
+                        caught_up &= matches!(*frame, ClientFrame::Heartbeat(_));
                         if let Err(close) = Box::pin(self.hears(*frame, delivery)).await {
                             return End::Close(close);
                         }
-                        caught_up = false;
                     }
                     Received::Nothing => self.heard_at = clock.elapsed(),
                     Received::End(end) => return end,
@@ -353,6 +363,9 @@ impl Running<'_> {
 
     /// Does what a frame says, and returns why the connection has to end, if it has to.
     async fn hears(&mut self, frame: ClientFrame, delivery: &mut Delivery) -> Result<(), Close> {
+        if let Delivery::Agent(consuming) = delivery {
+            consuming.held.state.hears();
+        }
         let done = match frame {
             ClientFrame::Identify(_) | ClientFrame::Resume(_) => return Err(Close::AlreadyIdentified),
             ClientFrame::Heartbeat(_) => {
@@ -362,6 +375,10 @@ impl Running<'_> {
                 }
                 self.still_good().await?;
                 let head = self.api.position(self.api.reader.hub.position()).to_string();
+                // Answers wait like everything else: one who asks and does not take them is too slow.
+                if self.outgoing.room() == 0 {
+                    return Err(Close::TooSlow);
+                }
                 self.outgoing.frame(&ServerFrame::HeartbeatAck { head });
                 Ok(())
             }

@@ -111,8 +111,11 @@ async fn identify_agent(
                 .at("/consumer", error.to_string())
         })?,
     };
-    let polite = asked.take_over == Some(false);
     let _turn = api.turn(&consumer).await?;
+    let before = api.sessions.holder(&consumer);
+    let is_left = asked.take_over == Some(false) || asked.generation.is_some();
+    // One that may never have heard that it was let in may be this very client: it is in nobody's way.
+    let unheard = before.as_ref().map(|(id, _)| *id).filter(|id| api.sessions.is_unheard(*id));
     let (session, head) = (Uuid::now_v7(), api.reader.hub.position());
     let taking = Taking {
         consumer: &consumer,
@@ -120,17 +123,17 @@ async fn identify_agent(
         kind: HolderKind::Gateway,
         start: head,
         consumers_max: api.config.agent.consumers_max,
-        unless_seen_within: polite.then_some(AGENT_HOLDER_SEEN),
+        unless_seen_within: is_left.then_some(AGENT_HOLDER_SEEN),
         unless_after: asked.generation,
+        but_from: unheard,
     };
     // What whoever has it in this process acknowledged is saved first, and that one is told when somebody else has it.
-    let before = api.sessions.holder(&consumer);
     let taken = async {
         let _alone = match &before {
             Some((_, held)) => Some(held.writing.lock().await),
             None => None,
         };
-        let unsaved = before.as_ref().map(|(id, held)| held.save(*id));
+        let unsaved = before.as_ref().and_then(|(id, held)| held.unsaved(*id));
         let taken = api.database.ask(async |connection| {
             if let Some(unsaved) = &unsaved {
                 agent::save(connection, unsaved).await?;
@@ -142,9 +145,7 @@ async fn identify_agent(
     let (cursor, before) = match taken.await? {
         Take::Taken { cursor, before } => (cursor, before),
         Take::Held(cursor) => {
-            let is_replaced = asked.generation.is_some_and(|generation| generation < cursor.generation);
-            let close = if is_replaced { Close::ConsumerReplaced } else { Close::ConsumerHeld };
-            return Err(IdentifyRefused(Some(crate::api::agents::replaced(&cursor)), close));
+            return Err(IdentifyRefused(Some(crate::api::agents::replaced(&cursor)), Close::ConsumerHeld));
         }
         Take::TooMany => {
             let detail = "the agent has as many consumers as agent.consumers_max allows";
@@ -155,7 +156,12 @@ async fn identify_agent(
     api.sessions.retire(&consumer);
     if let Some(before) = before {
         crate::api::agents::log_takeover(&consumer, session, &before);
-        api.tally.taken_over(HolderKind::Gateway);
+        let is_its_own = asked.generation == Some(cursor.generation - 1);
+        let is_silent = cursor.updated_at - before.seen_at > api.config.sync.resume_window;
+        // From who is not there, and from itself, nothing was taken.
+        if !is_its_own && !is_silent {
+            api.tally.taken_over(HolderKind::Gateway);
+        }
     }
     let state = State::new(cursor.acked_seq, cursor.lost.is_some());
     let held = Held::new(consumer, cursor.generation, state);
@@ -184,11 +190,14 @@ pub(super) async fn resume(api: &Api, door: &Door, asked: Resume) -> Result<Esta
         let (saved, cursor) = found.await?;
         let lost = Close::of_holder(saved);
         let Some(cursor) = cursor.filter(|_| lost.is_none()) else {
+            let why = lost.unwrap_or(Close::ConsumerReleased);
+            // A connection that is still there is told as well.
+            api.sessions.lost(session.id, why);
             api.sessions.forget(session.id);
-            return Err(IdentifyRefused(None, lost.unwrap_or(Close::ConsumerReleased)));
+            return Err(IdentifyRefused(None, why));
         };
-        drop(alone);
         let attached = api.sessions.resume(session.id).ok_or(IdentifyRefused(None, Close::SessionInvalid))?;
+        drop(alone);
         held.saved(&save);
         // It may have acknowledged more over REST.
         let acked = cursor.acked_seq.max(held.state.settled());

@@ -12,17 +12,19 @@ use futures_util::SinkExt;
 use futures_util::stream::SplitSink;
 use seqline::Clock;
 use tokio::sync::{Notify, mpsc};
-use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::close::Close;
 use super::frame::ServerFrame;
+use crate::limits::GATEWAY_PAGE_BYTES;
 
 /// See the [module](self).
 pub(super) struct Outgoing {
     frames: mpsc::UnboundedSender<Message>,
     shared: Arc<Shared>,
-    writer: JoinHandle<()>,
+    writer: AbortOnDropHandle<()>,
     bytes_max: usize,
+    clock: Clock,
 }
 
 #[derive(Default)]
@@ -45,8 +47,8 @@ impl Outgoing {
         // Bounded by the bytes that wait.
         let (frames, received) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::default());
-        let writer = tokio::spawn(write(sink, received, shared.clone(), timeout, clock));
-        Self { frames, shared, writer, bytes_max }
+        let writer = tokio::spawn(write(sink, received, shared.clone(), timeout, clock.clone()));
+        Self { frames, shared, writer: AbortOnDropHandle::new(writer), bytes_max, clock }
     }
 
     /// How many bytes may be sent now.
@@ -80,14 +82,13 @@ impl Outgoing {
         let _ = self.frames.send(message);
     }
 
-    /// Sends the last message and returns when it is on its way, or was not taken for a while.
-    pub(super) async fn close(self, message: Option<Message>) {
+    /// Sends the last message, behind what waits, and returns when it is on its way or that time is over.
+    pub(super) async fn close(self, message: Option<Message>, within: Duration) {
         if let Some(message) = message {
             self.message(message);
         }
         drop(self.frames);
-        // It has its own bound.
-        let _ = self.writer.await;
+        self.clock.timeout(within, self.writer).await;
     }
 }
 
@@ -119,7 +120,8 @@ async fn write(
                 None => break clock.timeout(timeout, sink.flush()).await,
             };
             match step {
-                Some(Ok(())) => next = frames.try_recv().ok(),
+                // What was taken makes room now and then, also while more comes.
+                Some(Ok(())) => next = (bytes < GATEWAY_PAGE_BYTES).then(|| frames.try_recv().ok()).flatten(),
                 _ => break step,
             }
         };

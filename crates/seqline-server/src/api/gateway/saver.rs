@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use seqline::agent::{self, Save};
+use seqline::agent::{self, Save, Saved};
 use seqline::{Clock, DatabaseError};
+use sqlx::PgConnection;
 use tokio_util::sync::CancellationToken;
 
 use super::close::Close;
-use super::sessions::Sessions;
+use super::sessions::{Sessions, Writing};
 use crate::api::database::Database;
 use crate::limits::AGENT_SEEN_INTERVAL;
 
@@ -33,19 +34,19 @@ impl Saver {
                 () = stop.cancelled() => return,
             }
             let now = self.clock.elapsed();
-            let mut done = self.release(self.sessions.sweep(self.resume_window)).await;
             // Now and then all of them: so it is known of each that it lives, and each learns when it was replaced.
             let all = now.saturating_sub(seen_at) >= AGENT_SEEN_INTERVAL;
-            if done.is_ok() {
-                done = self.save(all).await;
-            }
-            match done {
-                Ok(()) => {
-                    if all {
+            let done = match self.save(all).await {
+                Ok(complete) => {
+                    if all && complete {
                         seen_at = now;
                     }
-                    failing = false;
+                    self.release().await
                 }
+                Err(error) => Err(error),
+            };
+            match done {
+                Ok(()) => failing = false,
                 // They stay what they are, and are tried again.
                 Err(error) if !failing => {
                     tracing::warn!(error = %error, "acknowledgements of agents not saved");
@@ -56,34 +57,41 @@ impl Saver {
         }
     }
 
+    /// Says whether none was left out because somebody has its row locked.
+    async fn save(&self, all: bool) -> Result<bool, DatabaseError> {
+        let writing = self.sessions.holders(all);
+        let mut complete = true;
+        for (writing, saved) in writing.iter().zip(self.write(&writing, agent::save_all).await?) {
+            match saved.map(Close::of_holder) {
+                Some(None) => writing.held.saved(&writing.save),
+                Some(Some(why)) => self.sessions.lost(writing.session, why),
+                None => complete = false,
+            }
+        }
+        Ok(complete)
+    }
+
     /// Those whose clients did not come back hold nothing any more.
-    async fn release(&self, saves: Vec<Save>) -> Result<(), DatabaseError> {
-        for save in saves {
-            self.database.ask(async |connection| agent::release(connection, &save).await).await?;
+    async fn release(&self) -> Result<(), DatabaseError> {
+        let writing = self.sessions.sweep(self.resume_window);
+        for (writing, released) in writing.iter().zip(self.write(&writing, agent::release_all).await?) {
+            // One whose row somebody has locked is tried again.
+            if released.is_some() {
+                self.sessions.forget(writing.session);
+            }
         }
         Ok(())
     }
 
-    async fn save(&self, all: bool) -> Result<(), DatabaseError> {
-        let holders = self.sessions.holders(all).into_iter();
-        // One that writes itself at this moment has its turn the next time.
-        let writing = holders.filter_map(|(id, held)| {
-            held.writing.clone().try_lock_owned().ok().map(|alone| (id, held, alone))
-        });
-        let writing: Vec<_> = writing.collect();
+    async fn write(
+        &self,
+        writing: &[Writing],
+        statement: impl AsyncFnOnce(&mut PgConnection, &[Save]) -> Result<Vec<Option<Saved>>, DatabaseError>,
+    ) -> Result<Vec<Option<Saved>>, DatabaseError> {
         if writing.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
-        let saves: Vec<Save> = writing.iter().map(|(id, held, _)| held.save(*id)).collect();
-        let saved = self.database.ask(async |connection| agent::save_all(connection, &saves).await).await?;
-        for (((id, held, _), save), saved) in writing.iter().zip(&saves).zip(saved) {
-            match saved.map(Close::of_holder) {
-                Some(None) => held.saved(save),
-                Some(Some(why)) => self.sessions.lost(*id, why),
-                // Somebody has its row locked. It stays what it is, and is tried again.
-                None => {}
-            }
-        }
-        Ok(())
+        let saves: Vec<Save> = writing.iter().map(|writing| writing.save.clone()).collect();
+        self.database.ask(async |connection| statement(connection, &saves).await).await
     }
 }

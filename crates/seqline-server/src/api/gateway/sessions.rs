@@ -80,6 +80,8 @@ pub(crate) struct State {
     owes: AtomicBool,
     /// What is stored says otherwise.
     owes_saved: AtomicBool,
+    /// Its client was heard of since it was let in, so it knows that it was.
+    heard: AtomicBool,
 }
 
 impl State {
@@ -87,7 +89,12 @@ impl State {
     pub(super) fn new(acked: i64, owes: bool) -> Self {
         let at = || AtomicI64::new(acked);
         let (owes, owes_saved) = (AtomicBool::new(owes), AtomicBool::new(owes));
-        Self { acked: at(), settled: at(), saved: at(), owes, owes_saved }
+        Self { acked: at(), settled: at(), saved: at(), owes, owes_saved, heard: AtomicBool::new(false) }
+    }
+
+    /// Its client was heard of.
+    pub(super) fn hears(&self) {
+        self.heard.store(true, Ordering::Relaxed);
     }
 
     /// Up to where it goes on from.
@@ -109,10 +116,29 @@ impl State {
     }
 }
 
+/// A holder that writes, and for which nobody else does meanwhile.
+pub(super) struct Writing {
+    pub(super) session: Uuid,
+    pub(super) held: Held,
+    pub(super) save: Save,
+    _alone: OwnedMutexGuard<()>,
+}
+
 impl Held {
+    /// Unless somebody writes for it at this moment.
+    fn writes(self, session: Uuid) -> Option<Writing> {
+        let alone = self.writing.clone().try_lock_owned().ok()?;
+        Some(Writing { session, save: self.save(session), held: self, _alone: alone })
+    }
+
     /// Of a consumer that was just taken.
     pub(super) fn new(consumer: AgentConsumer, generation: i64, state: State) -> Self {
         Self { consumer, generation, state: Arc::new(state), writing: Arc::default() }
+    }
+
+    /// What has to be saved before somebody else takes it.
+    pub(crate) fn unsaved(&self, session: Uuid) -> Option<Save> {
+        (!self.state.is_saved()).then(|| self.save(session))
     }
 
     /// What is to be saved of it.
@@ -185,6 +211,14 @@ impl Sessions {
             }
         };
         turn.lock_owned().await
+    }
+
+    /// Whether this session has lost its connection and its client was never heard of: so it may not know that it was let in.
+    pub(super) fn is_unheard(&self, id: Uuid) -> bool {
+        let known = self.known();
+        let entry = known.by_id.get(&id).filter(|entry| entry.connection.is_none());
+        let held = entry.and_then(|entry| entry.session.held.as_ref());
+        held.is_some_and(|held| !held.state.heard.load(Ordering::Relaxed))
     }
 
     /// Who holds this consumer in this process, and may have something to save before somebody else takes it.
@@ -262,22 +296,32 @@ impl Sessions {
         self.known().forget(id);
     }
 
-    /// Forgets what nobody came back for, and returns what those hold, which they give up.
-    pub(super) fn sweep(&self, resume_window: Duration) -> Vec<Save> {
+    /// Forgets what nobody came back for. Returns those that hold something, which is to be given up before they are forgotten: they do not
+    /// write or come back meanwhile.
+    pub(super) fn sweep(&self, resume_window: Duration) -> Vec<Writing> {
         let now = self.0.clock.elapsed();
         let mut known = self.known();
         let gone = |entry: &Entry| entry.connection.is_none() && entry.detached_at + resume_window <= now;
         let ids: Vec<Uuid> = known.by_id.iter().filter(|(_, entry)| gone(entry)).map(|(id, _)| *id).collect();
-        ids.into_iter().filter_map(|id| known.forget(id)).collect()
+        let mut holders = Vec::new();
+        for id in ids {
+            match known.held_by(id).cloned() {
+                Some(held) => holders.extend(held.writes(id)),
+                None => known.forget(id),
+            }
+        }
+        holders
     }
 
     /// The holders whose acknowledgements are not saved yet; or all that have a connection.
-    pub(super) fn holders(&self, all: bool) -> Vec<(Uuid, Held)> {
+    /// One that writes itself at this moment has its turn the next time.
+    pub(super) fn holders(&self, all: bool) -> Vec<Writing> {
         let known = self.known();
         let holders = known.by_consumer.values().filter_map(|id| {
             let entry = known.by_id.get(id)?;
-            let held = entry.session.held.clone()?;
-            (all && entry.connection.is_some() || !held.state.is_saved()).then_some((*id, held))
+            let held = entry.session.held.as_ref()?;
+            let is_due = all && entry.connection.is_some() || !held.state.is_saved();
+            is_due.then(|| held.clone().writes(*id)).flatten()
         });
         holders.collect()
     }
@@ -309,14 +353,17 @@ impl Known {
         }
     }
 
-    /// Returns what it holds, if it still holds something.
-    fn forget(&mut self, id: Uuid) -> Option<Save> {
-        let held = self.by_id.remove(&id)?.session.held?;
-        if self.by_consumer.get(&held.consumer) != Some(&id) {
-            return None;
+    /// What it holds, if it still holds something.
+    fn held_by(&self, id: Uuid) -> Option<&Held> {
+        let held = self.by_id.get(&id)?.session.held.as_ref()?;
+        (self.by_consumer.get(&held.consumer) == Some(&id)).then_some(held)
+    }
+
+    fn forget(&mut self, id: Uuid) {
+        if let Some(consumer) = self.held_by(id).map(|held| held.consumer.clone()) {
+            self.by_consumer.remove(&consumer);
         }
-        self.by_consumer.remove(&held.consumer);
-        Some(held.save(id))
+        self.by_id.remove(&id);
     }
 
     /// Of those that have no connection.

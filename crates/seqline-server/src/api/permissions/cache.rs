@@ -68,6 +68,11 @@ impl<K: Eq + Hash, V> Cache<K, V> {
         self.old.remove(key);
     }
 
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        (self.young, self.old) = (HashMap::new(), HashMap::new());
+    }
+
     pub(super) fn entries(&self) -> usize {
         self.young.len() + self.old.len()
     }

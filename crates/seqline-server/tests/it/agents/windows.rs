@@ -24,6 +24,7 @@ async fn taken_elsewhere(db: &TestDb) -> Uuid {
         consumers_max: 10,
         unless_seen_within: None,
         unless_after: None,
+        but_from: None,
     };
     let taken = take(&mut db.connect(Role::App).await, &taking).await.unwrap();
     assert!(matches!(taken, Take::Taken { .. }), "{taken:?}");

@@ -5,6 +5,7 @@ use seqline::agent::AgentConsumer;
 use seqline_testkit::{Role, eventually};
 use serde_json::json;
 
+use super::socket::Next;
 use super::{SOON, Site, Socket};
 use crate::agents::number;
 use crate::support::{DEADLINE, on};
@@ -66,13 +67,34 @@ async fn one_who_was_replaced_and_does_not_know_does_not_take_it_back() {
     newer.expect("catchup.complete").await;
     for address in [&site.address, &address] {
         let (frames, closed) = Socket::refused(address, "identify", &again).await;
-        assert_eq!((closed.code, &frames[0]["d"]["holder"]["over"]), (4015, &json!("gateway")), "{frames:?}");
+        assert_eq!((closed.code, &frames[0]["d"]["holder"]["over"]), (4016, &json!("gateway")), "{frames:?}");
     }
     newer.is_quiet().await;
     newer.leave(1000).await;
     // It gave the consumer up.
     Socket::identified(&address, &again).await;
     other.stop().await;
+    site.stop().await;
+}
+
+/// It was let in, and its connection broke before it heard that.
+#[tokio::test]
+async fn one_who_never_heard_that_it_was_let_in_is_not_in_its_own_way() {
+    let site = Site::new(&[]).await;
+    let (older, ready) = site.ready().await;
+    let again = json!({ "token": site.token, "take_over": false, "generation": ready["generation"] });
+    older.leave(1000).await;
+    let mut unheard = Socket::connect(&site.address).await;
+    unheard.send("identify", &again).await;
+    eventually(DEADLINE, "it is let in", async || site.rest().state().await["generation"] == 2).await;
+    drop(unheard);
+    eventually(DEADLINE, "it comes again", async || {
+        let mut socket = Socket::connect(&site.address).await;
+        socket.send("identify", &again).await;
+        // Until the server has found out that nobody is there any more.
+        matches!(socket.next().await, Next::Frame(frame) if frame["op"] == "ready")
+    })
+    .await;
     site.stop().await;
 }
 
