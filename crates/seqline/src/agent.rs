@@ -19,4 +19,4 @@ pub use cursor::{
     lock, lose, release, release_all, save, save_all, store_window, take,
 };
 pub use name::{AgentConsumer, InvalidName};
-pub use operate::{list, release_holder, reset};
+pub use operate::{delete, list, release_holder, reset};

@@ -18,7 +18,7 @@ pub struct AgentsArgs {
 /// What of agents.
 #[derive(Debug, Subcommand)]
 pub enum AgentsPart {
-    /// Show how far the consumers of agents are and who holds them, and take one from its holder
+    /// Show how far the consumers of agents are and who holds them, and release or delete one
     Consumers(AgentConsumersArgs),
 }
 
@@ -63,6 +63,15 @@ pub enum AgentConsumersAction {
     },
     /// Take a consumer from whoever holds it
     Release {
+        /// Which one.
+        #[command(flatten)]
+        consumer: OneConsumer,
+        /// Whether, and why.
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+    /// Delete a consumer that is out of use
+    Delete {
         /// Which one.
         #[command(flatten)]
         consumer: OneConsumer,

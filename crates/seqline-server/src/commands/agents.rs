@@ -29,6 +29,9 @@ pub(crate) async fn run(database: &DatabaseArgs, args: AgentsArgs) -> Result<(),
         AgentConsumersAction::Release { consumer, confirm } => {
             release(connection, &named(consumer)?, &confirm, json).await
         }
+        AgentConsumersAction::Delete { consumer, confirm } => {
+            delete(connection, &named(consumer)?, &confirm, json).await
+        }
     }
 }
 
@@ -243,4 +246,27 @@ async fn release(
         ),
     };
     say(json, &Report::of(&before, None, confirm.yes, before.holder.is_some()), sentence)
+}
+
+async fn delete(
+    connection: &mut PgConnection,
+    consumer: &AgentConsumer,
+    confirm: &Confirm,
+    json: bool,
+) -> Result<(), Failure> {
+    let before = agent::delete(connection, consumer, mode(confirm)).await.map_err(failed)?;
+    let acked = grouped(before.acked_seq);
+    let held = before.holder.as_ref().map_or_else(
+        || "held by nobody".to_owned(),
+        |holder| format!("held over {} since {}", holder.kind, rfc3339(holder.since)),
+    );
+    let sentence = match confirm.yes {
+        false => format!(
+            "would delete {consumer}, which has acknowledged up to {acked} and is {held}: whoever comes under this name begins at the head{ADD_YES}"
+        ),
+        true => format!(
+            "{consumer} is deleted, which had acknowledged up to {acked} and was {held}: whoever comes under this name begins at the head"
+        ),
+    };
+    say(json, &Report::of(&before, None, confirm.yes, true), sentence)
 }

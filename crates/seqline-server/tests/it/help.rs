@@ -67,6 +67,7 @@ async fn help_is_given_for_every_command() {
         "agents consumers show",
         "agents consumers reset",
         "agents consumers release",
+        "agents consumers delete",
         "audit",
         "restore",
         "restore finalize",

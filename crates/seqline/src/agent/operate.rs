@@ -52,3 +52,18 @@ pub async fn reset(
     let (apply, why) = mode.parts();
     Ok(store::agents::free(connection, consumer, Some(acked_seq), apply, why).await?)
 }
+
+/// Takes away the row of a consumer that is out of use, and returns it as it was. Whoever holds it holds it no longer and finds out with its next
+/// save; whoever comes under this name begins anew.
+///
+/// # Errors
+///
+/// [`ChangeError`] when there is no such consumer, or the database refuses it.
+pub async fn delete(
+    connection: &mut PgConnection,
+    consumer: &AgentConsumer,
+    mode: Mode<'_>,
+) -> Result<Cursor, ChangeError> {
+    let (apply, why) = mode.parts();
+    Ok(store::agents::delete(connection, consumer, apply, why).await?)
+}

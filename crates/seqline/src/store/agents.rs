@@ -381,3 +381,21 @@ fn is_of_no_agent(error: &sqlx::Error) -> bool {
 fn known<T>(value: Option<T>) -> Result<T, sqlx::Error> {
     value.ok_or_else(|| sqlx::Error::Decode("a value that this version does not know".into()))
 }
+
+pub(crate) async fn delete(
+    connection: &mut PgConnection,
+    consumer: &AgentConsumer,
+    apply: bool,
+    why: Option<&str>,
+) -> Result<Cursor, sqlx::Error> {
+    let row = sqlx::query(AssertSqlSafe(format!(
+        "SELECT {CURSOR} FROM seqline.delete_agent_consumer($1, $2, $3, $4) c"
+    )))
+    .bind(consumer.agent())
+    .bind(consumer.name())
+    .bind(apply)
+    .bind(why)
+    .fetch_one(connection)
+    .await?;
+    decode(&row, 0)
+}

@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 29] = [
+pub(crate) const MIGRATIONS: [Migration; 30] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -68,6 +68,11 @@ pub(crate) const MIGRATIONS: [Migration; 29] = [
         version: 29,
         name: "agent_consumers",
         sql: include_str!("../../migrations/0029_agent_consumers.sql"),
+    },
+    Migration {
+        version: 30,
+        name: "delete_agent_consumer",
+        sql: include_str!("../../migrations/0030_delete_agent_consumer.sql"),
     },
 ];
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use seqline::access::{ChangeError, NewPrincipal, PrincipalKind, Rights, create_principal, delete_principal};
 use seqline::agent::{
     AgentConsumer, Cursor, Holder, HolderKind, Lost, LostReason, Save, Saved, Take, Taking, acknowledge,
-    cursor, list, lock, lose, release, release_all, release_holder, reset, save, save_all, store_window,
-    take,
+    cursor, delete, list, lock, lose, release, release_all, release_holder, reset, save, save_all,
+    store_window, take,
 };
 use seqline::consumer::Mode;
 use seqline_testkit::{Role, TestDb};
@@ -393,6 +393,45 @@ async fn people_release_and_reset_them() {
             row("agent.reset", facts(3, 3, true), facts(1, 4, false)),
         ]
     );
+}
+
+#[tokio::test]
+async fn people_delete_one_that_is_out_of_use_and_its_name_begins_anew() {
+    let db = TestDb::new().await;
+    let mut app = db.connect(Role::App).await;
+    agent(&mut app, "billing").await;
+    let (invoices, letters) = (consumer("invoices"), consumer("letters"));
+    let apply = Mode::Apply { why: Some("out of use") };
+    let (session, before) = taken(&mut app, &invoices, 3).await;
+    taken(&mut app, &letters, 4).await;
+    for mode in [Mode::Plan, apply] {
+        for unknown in [consumer("other"), AgentConsumer::new("support", "invoices").unwrap()] {
+            match delete(&mut app, &unknown, mode).await.unwrap_err() {
+                ChangeError::Refused { rule, .. } => assert_eq!(rule, "agent_consumer_unknown"),
+                error => panic!("{error:?}"),
+            }
+        }
+    }
+    assert_eq!(delete(&mut app, &invoices, Mode::Plan).await.unwrap(), before);
+    assert_eq!(cursor(&mut app, &invoices).await.unwrap().as_ref(), Some(&before), "only a plan");
+    assert_eq!(delete(&mut app, &invoices, apply).await.unwrap(), before);
+    assert_eq!(cursor(&mut app, &invoices).await.unwrap(), None);
+    assert_eq!(save(&mut app, &saving(&invoices, session, 9)).await.unwrap(), Saved::Released);
+    let (_, anew) = taken(&mut app, &invoices, 7).await;
+    assert_eq!((anew.acked_seq, anew.generation), (7, 1));
+    assert_eq!(save(&mut app, &saving(&invoices, session, 9)).await.unwrap(), Saved::Replaced);
+    assert_eq!((acked(&mut app, &invoices).await, acked(&mut app, &letters).await), (7, 4));
+    let written: Vec<(String, String, String, String, Option<String>)> = sqlx::query_as(
+        "SELECT action, subject, before::text, after::text, why FROM seqline.audit_log
+         WHERE action LIKE 'agent.%' ORDER BY id",
+    )
+    .fetch_all(&mut app)
+    .await
+    .unwrap();
+    let facts = r#"{"acked_seq": 3, "generation": 1, "holder_kind": "gateway"}"#;
+    let row = ["agent.delete", "billing/invoices", facts, "{}"].map(str::to_owned);
+    let [action, subject, facts, after] = row;
+    assert_eq!(written, [(action, subject, facts, after, Some("out of use".to_owned()))]);
 }
 
 #[tokio::test]

@@ -57,7 +57,7 @@ pub(super) const CONSUMERS_MAX: Key = integer(
     100,
     1..=10_000,
     |config| &mut config.agent.consumers_max,
-    "How many consumers one agent may have. Each is a row that stays until the agent is deleted.",
+    "How many consumers one agent may have. Each is a row that stays until it or the agent is deleted.",
 );
 
 pub(super) const PENDING_ALERT_AFTER: Key = duration(

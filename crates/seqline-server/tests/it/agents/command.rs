@@ -1,11 +1,12 @@
 //! `seqline agents consumers`
 
 use insta::assert_snapshot;
-use seqline_testkit::{Role, TestDb};
+use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::{Value, json};
 
-use super::Site;
-use crate::support::{masked, on};
+use super::{Site, number};
+use crate::gateway::socket::Socket;
+use crate::support::{DEADLINE, masked, on};
 
 async fn run(db: &TestDb, args: &str) -> String {
     masked(&on(db, Role::App, args.split(' ')).ok().await)
@@ -98,5 +99,53 @@ async fn a_long_list_goes_on_after_the_last_one() {
     assert_eq!(outcome.stderr, "seqline: there are more: --after billing/b goes on\n", "{outcome:?}");
     let rest = json_of(&site.db, "agents consumers list --after billing/b").await;
     assert_eq!((rest.as_array().unwrap().len(), &rest[0]["consumer"]), (1, &json!("c")));
+    site.stop().await;
+}
+
+#[tokio::test]
+async fn one_that_is_out_of_use_is_deleted_whoever_holds_it() {
+    let site = Site::new(&[("agent.ack_persist_interval", "50ms")]).await;
+    let (db, invoices) = (&site.db, &site.consumer);
+    let identify = json!({ "token": site.token, "consumer": "invoices" });
+    let (mut socket, _) = Socket::identified(&invoices.client.address, &identify).await;
+    socket.expect("catchup.complete").await;
+    site.append(5).await;
+    assert_eq!(socket.seqs(5).await, [1, 2, 3, 4, 5]);
+    let plan = run(db, "agents consumers delete billing invoices").await;
+    let (before, after) = plan.split_once(" since 2").expect("it is held");
+    assert_eq!(
+        before,
+        "would delete billing/invoices, which has acknowledged up to 0 and is held over gateway"
+    );
+    assert!(
+        after.ends_with(": whoever comes under this name begins at the head. Add --yes to do it"),
+        "{plan}"
+    );
+    // Only a plan.
+    socket.ack(2).await;
+    eventually(DEADLINE, "it is saved", async || number(&invoices.state().await["acked"]) == 2).await;
+    let done = json_of(db, "agents consumers delete billing invoices --yes").await;
+    let expected = json!({
+        "agent": "billing", "consumer": "invoices", "acked_seq": 2, "held_over": "gateway", "done": true, "changed": true,
+    });
+    assert_eq!(done, expected);
+    socket.ack(3).await;
+    let (_, closed) = socket.closed().await;
+    assert_eq!((closed.code, &closed.reason["reason"]), (4018, &json!("consumer_released")));
+    assert_eq!(json_of(db, "agents consumers list").await, json!([]));
+
+    let polled = invoices.poll("").await;
+    assert_eq!((polled.seqs(), polled.next(), polled.generation()), (vec![], 5, 1));
+    run(db, "agents consumers release billing invoices --yes").await;
+    let done = run(db, "agents consumers delete billing invoices --yes").await;
+    assert_eq!(
+        done,
+        "billing/invoices is deleted, which had acknowledged up to 5 and was held by nobody: \
+         whoever comes under this name begins at the head"
+    );
+    for args in ["delete billing invoices", "delete billing invoices --yes"] {
+        let said = refused(db, &format!("agents consumers {args}")).await;
+        assert!(said.contains("this agent has no consumer of this name"), "{said}");
+    }
     site.stop().await;
 }
