@@ -33,10 +33,10 @@ pub(crate) struct JobFacts {
     pub(crate) maintenance_age: Option<f64>,
 }
 
-/// What is known of the consumers of agents.
+/// What is known of the consumers of agents that are not disabled.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct AgentFacts {
-    /// How many somebody has.
+    /// How many somebody has, who may be gone without a word.
     pub(crate) held: i64,
     /// How many nobody has.
     pub(crate) free: i64,
@@ -77,14 +77,15 @@ pub(crate) async fn database(connection: &mut PgConnection) -> Result<DatabaseFa
     })
 }
 
-/// Of at most `shown` consumers how far they are. The table is read once, and of the log so many rows, each by its number.
+/// Of at most `shown` consumers how far they are. The table and that of the principals are read once, and of the log so many rows, each by its
+/// number.
 pub(crate) async fn agents(connection: &mut PgConnection, shown: i64) -> Result<AgentFacts, sqlx::Error> {
     // All are counted and then cut off: no index is kept for this, since every save would have to change it. The ends of the log are looked
-    // up once, and not for each row.
+    // up once, and not for each row. What belongs to an agent that is disabled is late by intention.
     let rows = sqlx::query(
         "SELECT c.agent_id, c.consumer, c.acked_seq, (SELECT seqline.head()) - c.acked_seq, (SELECT seqline.min_retained()),
                 count(c.holder_session_id) OVER (), count(*) OVER ()
-         FROM seqline.agent_consumer_cursors c
+         FROM seqline.agent_consumer_cursors c JOIN seqline.principals p ON p.id = c.agent_id AND p.disabled_at IS NULL
          ORDER BY c.acked_seq, c.agent_id, c.consumer LIMIT $1",
     )
     .bind(shown)

@@ -1,6 +1,6 @@
 //! What the metrics of a server show of its connections and of the consumers of agents.
 
-use seqline::access::PrincipalKind;
+use seqline::access::{PrincipalKind, disable_principal, enable_principal};
 use seqline_testkit::{Role, TestDb, eventually};
 
 use super::{Site, Socket};
@@ -186,5 +186,15 @@ async fn of_many_consumers_those_are_shown_that_are_furthest_behind() {
     as_admin(&site.db, "DELETE FROM seqline.agent_consumer_cursors WHERE acked_seq < 100").await;
     site.shows(&[(&lag("c100"), 100.0), (&lag("ahead"), 0.0)]).await;
     assert_eq!(age("ahead").await, 0.0);
+    // Nobody waits for an agent that is disabled.
+    site.rest().poll("").await;
+    site.shows_of("seqline_agent_consumer_count", &[("free", 50.0), ("held", 1.0)]).await;
+    let mut app = site.db.connect(Role::App).await;
+    disable_principal(&mut app, "billing", None).await.expect("it is disabled");
+    site.shows_of("seqline_agent_consumer_count", &[("free", 0.0), ("held", 0.0)]).await;
+    assert_eq!(site.server.figure(&lag("c100")).await, None);
+    enable_principal(&mut app, "billing", None).await.expect("it is enabled");
+    site.shows_of("seqline_agent_consumer_count", &[("free", 50.0), ("held", 1.0)]).await;
+    site.shows(&[(&lag("c100"), 100.0)]).await;
     site.stop().await;
 }
