@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
-use crate::agents::{Consumer, Delivery, number};
+use crate::agents::{Consumer, Delivery, WAITING, number};
 use crate::api::{Answer, Client};
 use crate::gateway::socket::{Closed, Next, Socket};
+use crate::worker::Worker;
 
 /// Where a consumer is asked for, and with which token.
 #[derive(Clone)]
@@ -81,8 +82,11 @@ pub(super) trait Transport: Sized {
     /// Whether it was told that it has its whole backlog, where that is told.
     fn caught_up(&self) -> bool;
 
-    /// Waits until it is told that it cannot go on, without a further event, and why.
+    /// Waits until it is told that it cannot go on, and why. An event that comes before that is one too many.
     async fn ended(&mut self) -> String;
+
+    /// Waits until the server knows that this one waits for events, where that has to be asked for.
+    async fn is_waiting(server: &Worker);
 
     /// What somebody else is told who asks for this consumer with this token, and acknowledges.
     async fn intrudes(place: &Place) -> String;
@@ -205,11 +209,18 @@ impl Transport for Gateway {
     }
 
     async fn ended(&mut self) -> String {
-        match self.hears_other().await {
-            Next::Closed(closed) => Refusal::closed(&closed).code,
-            other => panic!("it does not end: {other:?}"),
+        loop {
+            let heard = self.hears().await;
+            assert!(self.came.is_empty(), "it is given {:?}", self.came);
+            match heard {
+                None => {}
+                Some(Next::Closed(closed)) => return Refusal::closed(&closed).code,
+                Some(other) => panic!("it does not end: {other:?}"),
+            }
         }
     }
+
+    async fn is_waiting(_server: &Worker) {}
 
     async fn intrudes(place: &Place) -> String {
         let (socket, ready) = Socket::identified(&place.address, &Self::identify(place)).await;
@@ -342,9 +353,14 @@ impl Transport for Rest {
     }
 
     async fn ended(&mut self) -> String {
+        assert!(self.came.is_empty(), "it was given {:?}", self.came);
         let answer = self.ask("wait=30").await;
         assert!(answer.status >= 400, "{answer:?}");
         Refusal::answered(&answer).code
+    }
+
+    async fn is_waiting(server: &Worker) {
+        server.shows(WAITING, 1.0).await;
     }
 
     async fn intrudes(place: &Place) -> String {
