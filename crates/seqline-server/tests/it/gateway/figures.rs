@@ -4,8 +4,10 @@ use seqline::access::{PrincipalKind, disable_principal, enable_principal};
 use seqline_testkit::{Role, TestDb, eventually};
 
 use super::{Site, Socket};
-use crate::agents::agent;
+use crate::agents::{Consumer, agent};
+use crate::api::Client;
 use crate::support::{DEADLINE, as_admin, run_sql, small_partitions};
+use crate::worker::Worker;
 
 const QUICK: (&str, &str) = ("telemetry.refresh_interval", "100ms");
 const SOON: (&str, &str) = ("agent.ack_persist_interval", "50ms");
@@ -120,36 +122,46 @@ async fn takeovers_count_by_how_the_new_holder_comes() {
 
 #[tokio::test]
 async fn what_is_not_acknowledged_in_time_counts_by_how_it_was_given() {
-    let site = Site::new(&[SOON, ("agent.ack_timeout", "1s")]).await;
-    let counted = async |over: &str| {
-        let count = site.server.figure(&of("seqline_agent_redeliveries_total", over)).await;
+    let patient = Site::new(&[SOON, ("agent.ack_timeout", "30m")]).await;
+    let (hasty, address) = patient.another_server(&[SOON, ("agent.ack_timeout", "1s")]).await;
+    let counted = async |server: &Worker, over: &str| {
+        let count = server.figure(&of("seqline_agent_redeliveries_total", over)).await;
         count.expect("it is there from the beginning")
     };
-    let (mut socket, _) = site.ready().await;
+    // What is given for the first time, or because somebody comes anew, does not count.
+    let (mut socket, _) = patient.ready().await;
     socket.expect("catchup.complete").await;
-    site.append(3).await;
+    patient.append(3).await;
     assert_eq!(socket.events(3).await, [(1, false), (2, false), (3, false)]);
-    assert_eq!((counted("gateway").await, counted("rest").await), (0.0, 0.0));
+    socket.leave(1000).await;
+    patient.rest().knows(3).await;
+    assert_eq!(patient.rest().poll("wait=30").await.seqs(), [1, 2, 3]);
+    let of_patient = &patient.server;
+    assert_eq!((counted(of_patient, "gateway").await, counted(of_patient, "rest").await), (0.0, 0.0));
+    let (mut socket, _) = Socket::ready(&address, &patient.token).await;
+    assert_eq!(socket.events(3).await, [(1, false), (2, false), (3, false)]);
     assert_eq!(socket.events(3).await, [(1, true), (2, true), (3, true)]);
     // As often as it happened, should this machine be slow.
-    assert!(counted("gateway").await >= 3.0);
+    assert!(counted(&hasty, "gateway").await >= 3.0);
     socket.ack(3).await;
     socket.leave(1000).await;
-    let of_gateway = counted("gateway").await;
+    let of_gateway = counted(&hasty, "gateway").await;
     assert_eq!(of_gateway % 3.0, 0.0, "nothing else was counted");
-    site.append(2).await;
-    site.rest().knows(5).await;
-    assert_eq!(site.rest().poll("wait=30").await.seqs(), [4, 5]);
-    assert_eq!(counted("rest").await, 0.0);
+    assert_eq!(counted(&hasty, "rest").await, 0.0);
+    patient.append(2).await;
+    let rest = Consumer { client: Client::new(&address).token(&patient.token), ..patient.rest() };
+    rest.knows(5).await;
+    assert_eq!(rest.poll("wait=30").await.seqs(), [4, 5]);
     // Found by a request that waits for it, and by one that comes later.
-    assert_eq!(site.rest().poll("wait=30").await.seqs(), [4, 5]);
-    let waited = counted("rest").await;
+    assert_eq!(rest.poll("wait=30").await.seqs(), [4, 5]);
+    let waited = counted(&hasty, "rest").await;
     assert!(waited >= 2.0, "{waited}");
-    eventually(DEADLINE, "it comes again", async || site.rest().poll("").await.seqs() == [4, 5]).await;
-    let asked = counted("rest").await;
+    eventually(DEADLINE, "it comes again", async || rest.poll("").await.seqs() == [4, 5]).await;
+    let asked = counted(&hasty, "rest").await;
     assert!(asked >= waited + 2.0, "{asked}");
-    assert_eq!(counted("gateway").await, of_gateway);
-    site.stop().await;
+    assert_eq!(counted(&hasty, "gateway").await, of_gateway);
+    hasty.stop().await;
+    patient.stop().await;
 }
 
 /// A hundred of them, and the others only in the count.
