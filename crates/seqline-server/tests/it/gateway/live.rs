@@ -82,24 +82,56 @@ async fn a_grant_that_is_taken_back_counts_for_the_next_event_and_a_revoked_toke
     let (mut socket, _, _) = alex(&site, None).await;
     socket.expect("catchup.complete").await;
     let pool = site.db.app();
-    let order = || seqline::NewEvent::builder("order.created", "order", "order.read").build().unwrap();
-    let append_order = async || {
-        let mut tx = seqline::begin(&pool).await.unwrap();
-        seqline::append(&mut tx, &[order()]).await.unwrap();
-        seqline::commit(tx).await.unwrap();
-    };
     grant(&site.db, "alex", "order.read").await;
-    append_order().await;
+    append_for(&site, "order.read").await;
     assert_eq!(socket.seqs(1).await, [1]);
     let mut app = site.db.connect(Role::App).await;
     sqlx::query("DELETE FROM seqline.grants").execute(&mut app).await.unwrap();
-    append_order().await;
+    append_for(&site, "order.read").await;
     append(&pool, 1..=1).await;
     assert_eq!(socket.seqs(1).await, [3]);
     sqlx::query("UPDATE seqline.api_tokens SET revoked_at = now()").execute(&mut app).await.unwrap();
     append(&pool, 1..=1).await;
     let (frames, closed) = socket.closed().await;
     assert_eq!((frames.len(), closed.code, &closed.reason["reconnect"]), (0, 4012, &json!(false)));
+    site.stop().await;
+}
+
+/// Appends one event that whoever may do this may see.
+async fn append_for(site: &Site, action: &str) {
+    let event = seqline::NewEvent::builder("order.created", "order", action).build().unwrap();
+    let mut tx = seqline::begin(&site.db.app()).await.unwrap();
+    seqline::append(&mut tx, &[event]).await.unwrap();
+    seqline::commit(tx).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_app_is_given_what_it_was_granted_from_its_position_on_and_then_live() {
+    let site = Site::new(&[]).await;
+    let shop = agent(&site.db, "shop", PrincipalKind::App).await;
+    grant(&site.db, "shop", "order.read").await;
+    for action in ["order.read", "order.audit", "order.read", "order.audit"] {
+        append_for(&site, action).await;
+    }
+    site.db.settled().await;
+    site.rest().knows(4).await;
+    let identify = json!({ "token": shop, "position": "oldest" });
+    let (mut socket, ready) = Socket::identified(&site.address, &identify).await;
+    assert_eq!((&ready["kind"], ready.get("consumer")), (&json!("app"), None));
+    assert_eq!(socket.seqs(2).await, [1, 3]);
+    assert_eq!(socket.expect("catchup.complete").await["head_seq"], 4);
+    for action in ["order.audit", "order.read"] {
+        append_for(&site, action).await;
+    }
+    assert_eq!(socket.seqs(1).await, [6]);
+    // An acknowledgement is for agents, and to be told so ends nothing.
+    socket.ack(6).await;
+    assert_eq!(socket.expect("error").await["code"], "forbidden");
+    for action in ["order.audit", "order.read"] {
+        append_for(&site, action).await;
+    }
+    assert_eq!(socket.seqs(1).await, [8]);
+    socket.is_quiet().await;
     site.stop().await;
 }
 
