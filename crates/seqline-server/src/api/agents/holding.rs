@@ -156,10 +156,10 @@ impl Holding<'_> {
         before: Option<&(Uuid, HeldHere)>,
     ) -> Result<Result<Held, Problem>, DatabaseError> {
         // What a connection of this process has acknowledged counts.
-        if let Some((id, held)) = before {
-            if let Some(unsaved) = held.unsaved(*id) {
-                agent::save(tx, &unsaved).await?;
-            }
+        if let Some((id, held)) = before
+            && let Some(unsaved) = held.unsaved(*id)
+        {
+            agent::save(tx, &unsaved).await?;
         }
         let taking = self.taking(locked.cursor.acked_seq);
         let Take::Taken { cursor, before } = agent::take(tx, &taking).await? else { return Ok(Err(gone())) };
