@@ -57,6 +57,8 @@ struct Agent {
     token: String,
     journal: Writer,
     clock: Clock,
+    /// Nothing takes long any more.
+    hurry: CancellationToken,
 }
 
 /// What an agent looks at of an event.
@@ -72,7 +74,7 @@ struct Event {
 impl Agent {
     /// Does what is to be done about an event: once this returns it is done for good.
     async fn handle(&mut self, event: &Event) -> anyhow::Result<()> {
-        if event.seq % SLOW_ONE_IN == 0 {
+        if event.seq % SLOW_ONE_IN == 0 && !self.hurry.is_cancelled() {
             self.clock.sleep(SLOW).await;
         }
         let Event { seq, id, redelivered, .. } = *event;
@@ -84,14 +86,15 @@ impl Agent {
 pub(crate) async fn run() -> anyhow::Result<()> {
     let told = |name: &str| std::env::var(name).context("an agent is started by the demo");
     let instance = told(INSTANCE)?.parse()?;
+    let parent = Parent::listen();
     let agent = Agent {
         address: told(ADDRESS)?,
         token: told(TOKEN)?,
         journal: Writer::open(&PathBuf::from(told(JOURNAL)?), instance)?,
         clock: Clock::system(),
+        hurry: parent.hurry.clone(),
     };
     let over = told(OVER)?;
-    let parent = Parent::listen();
     let working = async {
         match over.as_str() {
             over if over == Over::Gateway.as_str() => gateway::run(agent).await,
@@ -105,10 +108,15 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     }
 }
 
-/// What the process that started this one says.
+/// What the process that started this one says: to go on.
+pub(crate) const GO_ON: u8 = 0;
+/// That there is not much time any more.
+pub(crate) const HURRY: u8 = 1;
+
+/// What it has said.
 struct Parent {
-    /// To go on.
     word: Arc<Notify>,
+    hurry: CancellationToken,
     /// It let go, or is gone itself.
     gone: CancellationToken,
 }
@@ -116,14 +124,19 @@ struct Parent {
 impl Parent {
     /// On a thread of its own, which keeps nobody from ending.
     fn listen() -> Self {
-        let (word, gone) = (Arc::new(Notify::new()), CancellationToken::new());
-        let parent = Self { word: word.clone(), gone: gone.clone() };
+        let parent = Self {
+            word: Arc::new(Notify::new()),
+            hurry: CancellationToken::new(),
+            gone: CancellationToken::new(),
+        };
+        let (word, hurry, gone) = (parent.word.clone(), parent.hurry.clone(), parent.gone.clone());
         std::thread::spawn(move || {
             for byte in std::io::stdin().lock().bytes() {
-                if byte.is_err() {
-                    break;
+                match byte {
+                    Ok(HURRY) => hurry.cancel(),
+                    Ok(_) => word.notify_one(),
+                    Err(_) => break,
                 }
-                word.notify_one();
             }
             gone.cancel();
         });

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use seqline::Clock;
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
-use crate::agent::{self, Over};
+use crate::agent::{self, GO_ON, Over};
 use crate::journal::{Entry, How, Reader, What, Writer};
 use crate::serving::{ACK_TIMEOUT, Serving};
 use crate::writers;
@@ -34,6 +34,10 @@ const PAUSE_AT: u32 = 58;
 const TAKEOVER_AT: u32 = 72;
 const SERVER_KILL_AT: u32 = 79;
 const LAST_AT: u32 = 87;
+/// How long a server may take to save what it has read. What was not sent before its agent was paused is never saved.
+const SAVED: Duration = Duration::from_secs(5);
+/// How often something is done that may meet a moment in which it has no effect.
+const TRIES: usize = 5;
 /// So many events are handled before anything is done to whoever handles them.
 const EVENTS: usize = 100;
 
@@ -123,7 +127,20 @@ impl<'a> Agents<'a> {
         self.kill_server().await?;
         at(LAST_AT).await;
         let elsewhere = Serving::start(self.db).await?;
-        let third = self.replace_while_paused(&mut second, &elsewhere).await?;
+        let mut third = self.replace_while_paused(&mut second, &elsewhere).await?;
+        for _ in 1..TRIES {
+            if self.deeds.late.as_ref().is_some_and(|late| late.seq > late.before) {
+                break;
+            }
+            // It was told before it woke up, as happens now and then: the server looks for that.
+            say(&mut third, GO_ON).await?;
+            self.own.write(What::Replaces)?;
+            second = self.start_over(2, Over::Gateway, self.network.addr().to_string())?;
+            self.until("the second instance begins over", |entry| begins(entry, 2)).await?;
+            leaves(&mut third).await?;
+            third = self.replace_while_paused(&mut second, &elsewhere).await?;
+        }
+        say(&mut third, GO_ON).await?;
         Ok(Last { agents: self, third, _elsewhere: elsewhere })
     }
 
@@ -131,13 +148,20 @@ impl<'a> Agents<'a> {
     async fn kill_first(&mut self) -> anyhow::Result<()> {
         self.progress(1).await?;
         // Right after it has done something.
-        while !matches!(self.journal.read()?.last().map(|entry| &entry.what), Some(What::Handled { .. })) {
-            self.clock.sleep(LOOK).await;
-        }
+        let clock = self.clock.clone();
+        let done = async {
+            while !matches!(self.journal.read()?.last().map(|entry| &entry.what), Some(What::Handled { .. }))
+            {
+                clock.sleep(LOOK).await;
+            }
+            Ok(())
+        };
+        soon("the first instance handles an event", done).await?;
         self.first.kill().await?;
         let last = self.journal.read()?.last().context("it has done something")?;
         self.deeds.kills += 1;
         self.deeds.kills_in_the_middle += usize::from(matches!(last.what, What::Handled { .. }));
+        self.own.write(What::Replaces)?;
         self.first = self.start_over(1, Over::Gateway, self.network.addr().to_string())?;
         self.until("the first instance begins again", |entry| begins(entry, 1)).await
     }
@@ -148,9 +172,13 @@ impl<'a> Agents<'a> {
         signal(&self.first, Signal::SIGSTOP)?;
         // There is something that it is given and does not acknowledge.
         let due = self.head().await? + i64::try_from(EVENTS)?;
-        while self.head().await? < due {
-            self.clock.sleep(LOOK).await;
-        }
+        let written = async {
+            while self.head().await? < due {
+                self.clock.sleep(LOOK).await;
+            }
+            Ok(())
+        };
+        soon("there are events for an instance that is paused", written).await?;
         self.clock.sleep(ACK_TIMEOUT + ACK_TIMEOUT / 4).await;
         signal(&self.first, Signal::SIGCONT)?;
         self.until("events come again, and are marked", |entry| {
@@ -162,7 +190,7 @@ impl<'a> Agents<'a> {
     /// Starts a second instance while the first one lives, which has to go.
     async fn take_over(&mut self) -> anyhow::Result<Child> {
         self.progress(1).await?;
-        self.say_what_is_stored().await?;
+        self.own.write(What::Replaces)?;
         let second = self.start_over(2, Over::Gateway, self.network.addr().to_string())?;
         self.until("the second instance begins", |entry| begins(entry, 2)).await?;
         leaves(&mut self.first).await?;
@@ -186,15 +214,9 @@ impl<'a> Agents<'a> {
         second: &mut Child,
         elsewhere: &Serving,
     ) -> anyhow::Result<Child> {
-        self.progress(2).await?;
-        signal(second, Signal::SIGSTOP)?;
-        // Its server has nothing to save until it wakes up.
-        let acknowledged = self.acknowledged_by(2)?;
-        while self.stored().await? < acknowledged {
-            self.clock.sleep(LOOK).await;
-        }
+        self.pause_with_nothing_to_save(second).await?;
         self.say_what_is_stored().await?;
-        let mut third = self.start_over(3, Over::Rest, elsewhere.address.to_string())?;
+        let third = self.start_over(3, Over::Rest, elsewhere.address.to_string())?;
         self.until("the third instance is given an event", |entry| {
             entry.instance == 3 && matches!(entry.what, What::Handled { .. })
         })
@@ -204,9 +226,28 @@ impl<'a> Agents<'a> {
         leaves(second).await?;
         let (seq, after) = (self.acknowledged_by(2)?, self.stored().await?);
         self.deeds.late = Some(Late { seq, before, after });
-        let go_on = third.stdin.as_mut().context("the third instance listens")?;
-        go_on.write_u8(0).await?;
         Ok(third)
+    }
+
+    /// Stops the second instance when everything is stored that it has acknowledged: its server has nothing to save until it wakes up.
+    async fn pause_with_nothing_to_save(&mut self, second: &Child) -> anyhow::Result<()> {
+        for _ in 0..TRIES {
+            self.progress(2).await?;
+            signal(second, Signal::SIGSTOP)?;
+            let acknowledged = self.acknowledged_by(2)?;
+            let saved = async {
+                while self.stored().await? < acknowledged {
+                    self.clock.sleep(LOOK).await;
+                }
+                anyhow::Ok(())
+            };
+            if let Ok(saved) = tokio::time::timeout(SAVED, saved).await {
+                return saved;
+            }
+            // It was stopped between saying that it acknowledges and doing it.
+            signal(second, Signal::SIGCONT)?;
+        }
+        bail!("what the second instance acknowledged was not stored within {SAVED:?}, {TRIES} times")
     }
 
     fn start_over(&self, instance: u32, over: Over, address: String) -> anyhow::Result<Child> {
@@ -224,9 +265,12 @@ impl<'a> Agents<'a> {
 
     /// Waits until this instance has done some of its work, since now.
     async fn progress(&mut self, instance: u32) -> anyhow::Result<()> {
+        // What was written before does not count.
+        self.journal.read()?;
         let mut left = EVENTS;
         self.until("an instance handles events", |entry| {
-            left -= usize::from(entry.instance == instance && matches!(entry.what, What::Handled { .. }));
+            let counts = entry.instance == instance && matches!(entry.what, What::Handled { .. });
+            left = left.saturating_sub(usize::from(counts));
             left == 0
         })
         .await
@@ -245,8 +289,7 @@ impl<'a> Agents<'a> {
                 self.clock.sleep(LOOK).await;
             }
         };
-        let found = tokio::time::timeout(SOON, looking).await;
-        found.with_context(|| format!("{what}: that did not happen within {SOON:?}"))?
+        soon(what, looking).await
     }
 
     /// Says in the journal what is stored, before something happens after which nothing else counts.
@@ -297,6 +340,8 @@ impl Last<'_> {
     /// Waits until everything up to here is acknowledged, as long as that helps: what is not is in the proof.
     pub(crate) async fn finish(self, head: i64, deadline: Duration) -> anyhow::Result<Outcome> {
         let Self { mut agents, mut third, _elsewhere } = self;
+        // The writers have stopped. If it has ended already, the proof says what is missing.
+        let _ = say(&mut third, agent::HURRY).await;
         let acknowledged = async {
             while agents.stored().await? < head && third.try_wait()?.is_none() {
                 agents.clock.sleep(LOOK).await;
@@ -339,6 +384,17 @@ fn start(instance: u32, over: Over, address: String, token: &str, journal: PathB
         .kill_on_drop(true)
         .spawn()
         .context("start an agent")
+}
+
+/// Says something to an agent.
+async fn say(agent: &mut Child, word: u8) -> anyhow::Result<()> {
+    Ok(agent.stdin.as_mut().context("the agent listens")?.write_u8(word).await?)
+}
+
+/// What this comes to, which has to be soon.
+async fn soon<T>(what: &str, done: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let done = tokio::time::timeout(SOON, done).await;
+    done.with_context(|| format!("{what}: that did not happen within {SOON:?}"))?
 }
 
 fn begins(entry: &Entry, instance: u32) -> bool {

@@ -29,10 +29,14 @@ pub(crate) enum What {
     Handled { seq: i64, id: Uuid, payload: u64, redelivered: bool },
     /// It is about to acknowledge.
     Acknowledges { seq: i64 },
+    /// The server has said that it has read this acknowledgement.
+    Taken { seq: i64 },
     /// It was told not to come again.
     Ends { code: u16 },
     /// Said by the demo: now something happens after which acknowledgements count only as far as they are stored, and up to here they are.
     Unsaved { stored: i64 },
+    /// Said by the demo: now somebody else comes at the same server. What was taken up to here has to be there then.
+    Replaces,
 }
 
 /// How an agent comes to its events.

@@ -87,6 +87,10 @@ async fn connection(agent: &mut Agent, session: &mut Option<String>) -> anyhow::
         if let Some(seq) = work.due(agent.clock.elapsed()) {
             agent.journal.write(What::Acknowledges { seq })?;
             send(&mut sink, "ack", &json!({"seq": seq})).await;
+            if !work.asks {
+                (work.asks, work.asked) = (true, Some(seq));
+                send(&mut sink, "heartbeat", &json!({})).await;
+            }
         }
     }
 }
@@ -99,6 +103,9 @@ struct Work {
     done: i64,
     unacknowledged: usize,
     acknowledged_at: Duration,
+    /// There is a heartbeat that has no answer yet, and what was acknowledged before it.
+    asks: bool,
+    asked: Option<i64>,
 }
 
 impl Work {
@@ -130,7 +137,17 @@ impl Work {
                 self.unacknowledged += 1;
             }
             // An acknowledgement was not taken: it is said again.
-            "error" => self.unacknowledged += 1,
+            "error" => {
+                self.unacknowledged += 1;
+                self.asked = None;
+            }
+            // Frames are read in their order, so what was acknowledged before it is read.
+            "heartbeat.ack" => {
+                self.asks = false;
+                if let Some(seq) = self.asked.take() {
+                    agent.journal.write(What::Taken { seq })?;
+                }
+            }
             _ => {}
         }
         Ok(())

@@ -54,6 +54,7 @@ pub(super) async fn run(mut agent: Agent, parent: &Parent) -> anyhow::Result<()>
             if until_answered(&agent, "POST", "/ack", &ack).await?.is_none() {
                 return agent.journal.write(What::Ends { code: REPLACED });
             }
+            agent.journal.write(What::Taken { seq })?;
         }
     }
 }

@@ -13,10 +13,14 @@ use crate::writers;
 const REPLACED: u16 = 4015;
 
 /// From the beginning of a connection, or of asking, to its end.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Stretch {
     /// The highest number so far, and before the first one the acknowledgement.
     position: i64,
+    /// The number that came last.
+    last: i64,
+    /// The acknowledgements, from the last one on that the server is known to have read. It may have read the others, or not yet.
+    acks: Vec<i64>,
 }
 
 /// Where somebody was last given the consumer.
@@ -24,6 +28,8 @@ struct Stretch {
 struct Beginning {
     acked: i64,
     window: usize,
+    /// To which process.
+    process: u32,
     /// Whether acknowledgements before it count only as far as they were stored.
     from_stored: bool,
 }
@@ -42,6 +48,9 @@ pub(super) struct Reading {
     /// What is stored, if nothing else counts after it.
     stored: Option<i64>,
     acknowledged: i64,
+    /// What the server has said to have read of whoever has the consumer, and whether it may be told to somebody else by now.
+    taken: i64,
+    is_replaced: bool,
     ended: BTreeMap<u32, (u32, u16)>,
     /// How often something was handled again: because it was marked, or within the window, or because its acknowledgement was not stored.
     marked: usize,
@@ -78,13 +87,14 @@ impl Reading {
         match *what {
             What::Begins { acked, window, .. } => {
                 let stored = self.stored.take();
-                let least = stored.unwrap_or(self.beginning.acked);
+                let least = stored.unwrap_or(self.beginning.acked.max(self.taken));
                 if acked < least {
                     self.of_repetition
                         .push(format!("instance {instance} begins after {acked}, {least} was acknowledged"));
                 }
-                self.beginning = Beginning { acked, window, from_stored: stored.is_some() };
-                self.stretches.insert(process, Stretch { position: acked });
+                self.beginning = Beginning { acked, window, process, from_stored: stored.is_some() };
+                self.stretches.insert(process, Stretch { position: acked, last: acked, acks: vec![acked] });
+                (self.taken, self.is_replaced) = (acked, false);
                 self.begun += 1;
             }
             What::Handled { seq, id, payload, redelivered } => {
@@ -97,28 +107,66 @@ impl Reading {
                 }
                 self.handled(process, seq, redelivered);
             }
-            What::Acknowledges { seq } => self.acknowledged = self.acknowledged.max(seq),
+            What::Acknowledges { seq } => {
+                self.acknowledged = self.acknowledged.max(seq);
+                if let Some(stretch) = self.stretches.get_mut(&process) {
+                    stretch.acks.push(seq);
+                }
+            }
+            What::Taken { seq } => {
+                // Whoever was replaced may acknowledge, and nothing comes of it.
+                if process == self.beginning.process && !self.is_replaced {
+                    self.taken = self.taken.max(seq);
+                }
+                if let Some(stretch) = self.stretches.get_mut(&process) {
+                    stretch.acks.retain(|ack| *ack >= seq);
+                }
+            }
+            What::Replaces => self.is_replaced = true,
             What::Ends { code } => drop(self.ended.insert(process, (instance, code))),
             What::Unsaved { stored } => self.stored = Some(stored),
         }
     }
 
     fn handled(&mut self, process: u32, seq: i64, redelivered: bool) {
-        let Some(&Stretch { position }) = self.stretches.get(&process) else {
+        let Some(mut stretch) = self.stretches.remove(&process) else {
             return self.of_order.push(format!("seq {seq} came before anything was to come"));
         };
-        let next = self.visible.get(self.up_to(position)).copied();
+        let (position, window) = (stretch.position, self.beginning.window);
+        // Not of all of this: faults are noted meanwhile.
+        let visible = &self.visible;
+        let up_to = |seq: i64| visible.partition_point(|visible| *visible <= seq);
+        let next_after = |seq: i64| visible.get(up_to(seq)).copied();
+        let next = next_after(position);
         if redelivered && seq > position {
             self.of_order.push(format!("seq {seq} is marked and comes for the first time, after {position}"));
         }
         if !redelivered && Some(seq) != next {
             self.of_order.push(format!("seq {seq} comes after {position}, {next:?} is due"));
         }
-        self.stretches.insert(process, Stretch { position: position.max(seq) });
+        // One after the other. After going back it goes on behind what was acknowledged, as far as the server had read that.
+        if next_after(stretch.last) != Some(seq) {
+            match stretch.acks.iter().position(|ack| next_after(*ack) == Some(seq)) {
+                Some(read) => drop(stretch.acks.drain(..read)),
+                None => self.of_order.push(format!(
+                    "seq {seq} comes after {}, and not where it goes on behind an acknowledgement: {:?}",
+                    stretch.last, stretch.acks
+                )),
+            }
+        }
+        // There was room for it in the window.
+        let at = up_to(seq);
+        stretch.acks.retain(|ack| up_to(*ack) + window >= at);
+        if stretch.acks.is_empty() {
+            self.of_order.push(format!("seq {seq} comes although {window} are not acknowledged"));
+            stretch.acks.push(self.acknowledged);
+        }
+        (stretch.position, stretch.last) = (position.max(seq), seq);
+        self.stretches.insert(process, stretch);
         if self.handled.insert(seq) {
             return self.first.push(seq);
         }
-        let Beginning { acked, window, from_stored } = self.beginning;
+        let Beginning { acked, window, from_stored, .. } = self.beginning;
         let (at, within) = (self.up_to(seq), self.up_to(acked) + window);
         match () {
             () if redelivered => self.marked += 1,
