@@ -190,6 +190,23 @@ impl<'a> Agents<'a> {
     /// Starts a second instance while the first one lives, which has to go.
     async fn take_over(&mut self) -> anyhow::Result<Child> {
         self.progress(1).await?;
+        // Right after a save, and when there is something that was taken and not saved.
+        let before = self.stored().await?;
+        let saved = async {
+            loop {
+                let stored = self.stored().await?;
+                if stored > before {
+                    return Ok(stored);
+                }
+                self.clock.sleep(LOOK).await;
+            }
+        };
+        let saved = soon("acknowledgements of the first instance are saved", saved).await?;
+        self.until(
+            "the server takes a further one",
+            |entry| matches!(entry.what, What::Taken { seq } if entry.instance == 1 && seq > saved),
+        )
+        .await?;
         self.own.write(What::Replaces)?;
         let second = self.start_over(2, Over::Gateway, self.network.addr().to_string())?;
         self.until("the second instance begins", |entry| begins(entry, 2)).await?;

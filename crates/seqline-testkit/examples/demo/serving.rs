@@ -11,7 +11,8 @@ use tokio::process::{Child, Command};
 
 /// What agents have not acknowledged for so long is given again. Short, so that it happens while somebody watches.
 pub(crate) const ACK_TIMEOUT: Duration = Duration::from_secs(2);
-const ACK_PERSIST_INTERVAL: Duration = Duration::from_millis(500);
+/// Long enough that a takeover comes between two saves, and shorter than the other.
+const ACK_PERSIST_INTERVAL: Duration = Duration::from_millis(1500);
 
 /// A running process. Dropped, it is killed.
 pub(crate) struct Serving {
