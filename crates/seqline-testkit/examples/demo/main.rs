@@ -47,7 +47,7 @@ async fn main() -> ExitCode {
     let result = match std::env::args().nth(1).as_deref() {
         Some(worker::ARGUMENT) => worker::run().await.map(|()| true),
         Some(agent::ARGUMENT) => agent::run().await.map(|()| true),
-        _ => run().await,
+        _ => Box::pin(run()).await,
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -87,7 +87,7 @@ impl Reading {
         match *what {
             What::Begins { acked, window, .. } => {
                 let stored = self.stored.take();
-                let least = stored.unwrap_or(self.beginning.acked.max(self.taken));
+                let least = stored.unwrap_or_else(|| self.beginning.acked.max(self.taken));
                 if acked < least {
                     self.of_repetition
                         .push(format!("instance {instance} begins after {acked}, {least} was acknowledged"));
