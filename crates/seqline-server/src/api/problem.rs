@@ -351,6 +351,11 @@ impl Problem {
         &self.errors
     }
 
+    /// What a program may want to know beside the code.
+    pub(crate) fn reason(&self) -> Option<Reason> {
+        self.reason
+    }
+
     /// Who has the consumer, if that is why.
     pub(crate) fn holder(&self) -> Option<Holder> {
         self.holder.as_deref().copied()

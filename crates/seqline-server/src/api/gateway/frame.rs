@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use super::close::{Close, CloseCode};
 use crate::api::agents::{Holder, Resync, any_seq};
-use crate::api::problem::Fault;
+use crate::api::problem::{Fault, Reason};
 use crate::api::{Code, Problem};
 
 /// What a client sends.
@@ -191,6 +191,10 @@ pub(super) struct Refusal<'a> {
     detail: &'a str,
     #[serde(skip_serializing_if = "<[Fault]>::is_empty")]
     errors: &'a [Fault],
+    /// What a program may want to know beside the code.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    reason: Option<Reason>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     retry_after_ms: Option<u64>,
@@ -208,6 +212,7 @@ impl<'a> Refusal<'a> {
             code: problem.code(),
             detail: problem.detail(),
             errors: problem.faults(),
+            reason: problem.reason(),
             retry_after_ms,
             holder: problem.holder(),
         }
