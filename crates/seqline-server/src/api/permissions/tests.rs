@@ -191,7 +191,7 @@ async fn those_who_wait_for_the_version_take_what_one_of_them_is_told_or_fail_wi
     for n in 0..20 {
         permissions.of(&credential(n)).await.unwrap().unwrap();
     }
-    for away in [true, false] {
+    for away in [false, true] {
         *database.away.lock().unwrap() = away;
         hand.advance(MAX_AGE);
         let before = database.versions();
@@ -204,6 +204,13 @@ async fn those_who_wait_for_the_version_take_what_one_of_them_is_told_or_fail_wi
         assert!(asking.await.iter().all(|answer| answer.is_err() == away));
         assert_eq!((database.asked(), database.versions() - before), (20, 1));
     }
+    // A server that was away may have lost what it said before: nothing is taken for granted.
+    *database.away.lock().unwrap() = false;
+    hand.advance(MAX_AGE);
+    let before = database.versions();
+    held.add_permits(40);
+    permissions.of(&credential(7)).await.unwrap().unwrap();
+    assert_eq!((database.asked(), database.versions() - before), (21, 0));
 }
 
 #[tokio::test]
