@@ -123,7 +123,7 @@ impl Holding<'_> {
     fn count(&self, actions: &[Action]) {
         for action in actions {
             if let Action::WentBack { events } = action {
-                self.api.tally.went_back(HolderKind::Rest, *events);
+                went_back(self.api, &self.consumer, HolderKind::Rest, *events);
             }
         }
     }
@@ -267,6 +267,18 @@ pub(in crate::api) fn log_takeover(consumer: &AgentConsumer, session: Uuid, befo
     tracing::info!(
         agent = consumer.agent(), consumer = consumer.name(), %session,
         replaced = %before.session, over = before.kind.as_str(), "consumer of an agent taken over"
+    );
+}
+
+/// So many events of a consumer were not acknowledged in time, and are given again.
+pub(in crate::api) fn went_back(api: &Api, consumer: &AgentConsumer, over: HolderKind, events: usize) {
+    api.tally.went_back(over, events);
+    tracing::info!(
+        agent = consumer.agent(),
+        consumer = consumer.name(),
+        over = over.as_str(),
+        events,
+        "events of an agent not acknowledged in time"
     );
 }
 

@@ -14,7 +14,7 @@ mod window;
 
 pub(super) use self::bounds::bounds;
 pub(super) use self::delivery::envelope as agents_envelope;
-pub(super) use self::holding::{log_takeover, replaced};
+pub(super) use self::holding::{log_takeover, replaced, went_back};
 pub(crate) use self::state::Holder;
 pub(super) use self::state::{Resync, acknowledged_seq, any_seq};
 pub(super) use self::window::{Action, Bounds, Input, Looked, NoAck, Seen, Window};

@@ -11,7 +11,7 @@ use super::close::Close;
 use super::frame::{self, ResyncRequired, ServerFrame};
 use super::outgoing::Outgoing;
 use super::sessions::Held;
-use crate::api::agents::{Action, Bounds, Input, Looked, NoAck, Seen, Window, agents_envelope};
+use crate::api::agents::{Action, Bounds, Input, Looked, NoAck, Seen, Window, agents_envelope, went_back};
 use crate::api::hub::page::{Page, PageLimits};
 use crate::api::hub::rendered::Rendered;
 use crate::api::problem::{Resync, ResyncReason};
@@ -186,7 +186,9 @@ impl Consuming {
                 }
                 Action::CaughtUp { head } => caught_up(api, *head, outgoing),
                 Action::Resync(lost) => outgoing.frame(&ServerFrame::ResyncRequired(told(api, lost))),
-                Action::WentBack { events } => api.tally.went_back(HolderKind::Gateway, *events),
+                Action::WentBack { events } => {
+                    went_back(api, &self.held.consumer, HolderKind::Gateway, *events)
+                }
                 Action::Refuse(_) => {}
             }
         }

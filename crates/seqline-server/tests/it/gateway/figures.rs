@@ -2,6 +2,7 @@
 
 use seqline::access::{PrincipalKind, disable_principal, enable_principal};
 use seqline_testkit::{Role, TestDb, eventually};
+use serde_json::json;
 
 use super::{Site, Socket};
 use crate::agents::{Consumer, agent};
@@ -143,6 +144,11 @@ async fn what_is_not_acknowledged_in_time_counts_by_how_it_was_given() {
     assert_eq!(socket.events(3).await, [(1, true), (2, true), (3, true)]);
     // As often as it happened, should this machine be slow.
     assert!(counted(&hasty, "gateway").await >= 3.0);
+    let line = hasty.says("events of an agent not acknowledged in time").await;
+    assert_eq!(
+        (&line["consumer"], &line["over"], &line["events"]),
+        (&json!("default"), &json!("gateway"), &json!(3))
+    );
     socket.ack(3).await;
     socket.leave(1000).await;
     let of_gateway = counted(&hasty, "gateway").await;
