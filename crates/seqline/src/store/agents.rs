@@ -27,6 +27,10 @@ const SAVED: &str = "acked_seq = greatest(c.acked_seq, s.acked_seq),
     updated_at = CASE WHEN s.acked_seq > c.acked_seq THEN clock_timestamp() ELSE c.updated_at END,
     seen_at = clock_timestamp()";
 
+/// And that nobody holds it any more.
+const RELEASED: &str =
+    ", holder_session_id = NULL, holder_kind = NULL, held_since = NULL, rest_window = NULL";
+
 /// Whether somebody who comes leaves a row `c` alone. Who leaves it to nobody gives no time.
 const LEFT_TO_ITS_HOLDER: &str = "coalesce(c.holder_session_id IS NOT NULL
     AND c.seen_at > clock_timestamp() - $7::interval AND ($8::bigint IS NULL OR c.generation > $8)
@@ -85,13 +89,17 @@ pub(crate) async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> 
     }
 }
 
-/// And that nobody holds it any more.
-const RELEASED: &str =
-    ", holder_session_id = NULL, holder_kind = NULL, held_since = NULL, rest_window = NULL";
-
 pub(crate) async fn save(connection: &mut PgConnection, save: &Save) -> Result<Saved, sqlx::Error> {
-    let saved = sqlx::query(AssertSqlSafe(format!(
-        "UPDATE seqline.agent_consumer_cursors c SET {SAVED}
+    change(connection, save, "").await
+}
+
+pub(crate) async fn release(connection: &mut PgConnection, save: &Save) -> Result<Saved, sqlx::Error> {
+    change(connection, save, RELEASED).await
+}
+
+async fn change(connection: &mut PgConnection, save: &Save, more: &str) -> Result<Saved, sqlx::Error> {
+    let changed = sqlx::query(AssertSqlSafe(format!(
+        "UPDATE seqline.agent_consumer_cursors c SET {SAVED}{more}
          FROM (VALUES ($4::bigint, $5::bool)) AS s (acked_seq, knows_lost)
          WHERE c.agent_id = $1 AND c.consumer = $2 AND c.holder_session_id = $3"
     )))
@@ -102,7 +110,7 @@ pub(crate) async fn save(connection: &mut PgConnection, save: &Save) -> Result<S
     .bind(save.knows_lost)
     .execute(&mut *connection)
     .await?;
-    done(connection, &save.consumer, saved.rows_affected()).await
+    done(connection, &save.consumer, changed.rows_affected()).await
 }
 
 /// What became of a change to the row of a holder: none was made if that is somebody else by now.
@@ -180,23 +188,6 @@ async fn change_all(
         }
     }
     Ok(outcomes)
-}
-
-pub(crate) async fn release(connection: &mut PgConnection, save: &Save) -> Result<Saved, sqlx::Error> {
-    let released = sqlx::query(AssertSqlSafe(format!(
-        "UPDATE seqline.agent_consumer_cursors c
-         SET {SAVED}{RELEASED}
-         FROM (VALUES ($4::bigint, $5::bool)) AS s (acked_seq, knows_lost)
-         WHERE c.agent_id = $1 AND c.consumer = $2 AND c.holder_session_id = $3"
-    )))
-    .bind(save.consumer.agent())
-    .bind(save.consumer.name())
-    .bind(save.session)
-    .bind(save.acked_seq)
-    .bind(save.knows_lost)
-    .execute(&mut *connection)
-    .await?;
-    done(connection, &save.consumer, released.rows_affected()).await
 }
 
 pub(crate) async fn lose(
