@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::event::StoredEvent;
+use crate::payload::Payload;
 
 /// What only one delivery knows. It is never stored.
 #[derive(Debug, Clone, Default)]
@@ -151,6 +152,14 @@ impl Envelope {
             invocation_token: delivery.invocation_token.clone(),
             payload: event.payload.0.clone(),
         }
+    }
+
+    /// The same without what the event says, marked as truncated, for a way out that has no room for it.
+    #[must_use]
+    pub fn without_payload(mut self) -> Self {
+        self.truncated = true;
+        self.payload = Payload::empty().into_raw();
+        self
     }
 
     /// The JSON text, on one line.

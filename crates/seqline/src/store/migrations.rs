@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 30] = [
+pub(crate) const MIGRATIONS: [Migration; 32] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -73,6 +73,12 @@ pub(crate) const MIGRATIONS: [Migration; 30] = [
         version: 30,
         name: "delete_agent_consumer",
         sql: include_str!("../../migrations/0030_delete_agent_consumer.sql"),
+    },
+    Migration { version: 31, name: "relay", sql: include_str!("../../migrations/0031_relay.sql") },
+    Migration {
+        version: 32,
+        name: "stream_consumers",
+        sql: include_str!("../../migrations/0032_stream_consumers.sql"),
     },
 ];
 

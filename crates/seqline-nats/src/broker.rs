@@ -1,0 +1,281 @@
+//! The connection to a broker: opened when it is first needed, kept, and opened again when it was closed.
+//!
+//! Nothing waits for a broker to be there: whoever needs it now is told that it is away, by name, and comes again.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_nats::connection::State;
+use async_nats::jetstream::{self, Context};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions};
+use tokio::sync::Mutex;
+
+use crate::limits::{CONNECT_TIMEOUT, REQUEST_TIMEOUT};
+
+/// Where a broker is unless somebody says so.
+pub const DEFAULT_URL: &str = "nats://localhost:4222";
+
+/// How a broker is reached, and as whom.
+///
+/// ```
+/// use seqline_nats::broker::{Broker, BrokerConfig};
+///
+/// let broker = Broker::new(BrokerConfig::new("nats://broker.example.com:4222"));
+/// // Nothing has happened yet: the connection is opened by whoever needs it first.
+/// assert_eq!(broker.place(), "broker.example.com:4222");
+/// ```
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct BrokerConfig {
+    /// One URL, or several of a cluster separated by commas. May hold a user and a password, or a token, and is never shown.
+    pub url: String,
+    /// What the broker shows for the connection.
+    pub name: String,
+    /// A file with credentials: a JWT and the seed of its key.
+    pub credentials_file: Option<PathBuf>,
+    /// A file with the seed of an nkey.
+    pub nkey_seed_file: Option<PathBuf>,
+    /// Refuse a broker that does not speak TLS.
+    pub tls_required: bool,
+    /// A file with certificates to trust beside those of the system.
+    pub tls_ca_file: Option<PathBuf>,
+    /// A file with the certificate to show to the broker, and one with its key.
+    pub tls_client_files: Option<(PathBuf, PathBuf)>,
+    /// How long the broker may take to answer. 5 seconds.
+    pub request_timeout: Duration,
+}
+
+impl BrokerConfig {
+    /// A broker at a URL, without more than that says.
+    #[must_use]
+    pub fn new(url: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            name: "seqline".to_owned(),
+            credentials_file: None,
+            nkey_seed_file: None,
+            tls_required: false,
+            tls_ca_file: None,
+            tls_client_files: None,
+            request_timeout: REQUEST_TIMEOUT,
+        }
+    }
+}
+
+impl fmt::Debug for BrokerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BrokerConfig").field("place", &place(&self.url)).finish_non_exhaustive()
+    }
+}
+
+/// Why a broker cannot be used now.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BrokerError {
+    /// Nobody answers there. Time may mend it.
+    #[error("the broker at {place} does not answer")]
+    Unreachable {
+        /// Host and port.
+        place: String,
+    },
+    /// The broker does not want this login.
+    #[error("the broker at {place} refuses the login")]
+    LoginRefused {
+        /// Host and port.
+        place: String,
+    },
+    /// TLS could not be agreed on.
+    #[error("the broker at {place} cannot be spoken to by TLS")]
+    Tls {
+        /// Host and port.
+        place: String,
+    },
+    /// The URL is none.
+    #[error("the URL of the broker is none: nats://HOST:PORT, or several separated by commas")]
+    Url,
+    /// A file that was named cannot be used. What is in it is not shown.
+    #[error("the file {path} cannot be used: {reason}")]
+    File {
+        /// Its path.
+        path: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+}
+
+impl BrokerError {
+    /// Whether trying again later may help without anybody changing anything here.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self, Self::Unreachable { .. } | Self::LoginRefused { .. } | Self::Tls { .. })
+    }
+}
+
+/// A broker, shared by all that use it. Cloning is cheap.
+#[derive(Clone)]
+pub struct Broker(Arc<Inner>);
+
+struct Inner {
+    config: BrokerConfig,
+    client: Mutex<Option<Client>>,
+}
+
+impl fmt::Debug for Broker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Broker").field(&self.place()).finish()
+    }
+}
+
+impl Broker {
+    /// Opens nothing yet.
+    #[must_use]
+    pub fn new(config: BrokerConfig) -> Self {
+        Self(Arc::new(Inner { config, client: Mutex::new(None) }))
+    }
+
+    /// Host and port, for people. Never more of the URL.
+    #[must_use]
+    pub fn place(&self) -> String {
+        place(&self.0.config.url)
+    }
+
+    /// How long it may take to answer.
+    #[must_use]
+    pub fn request_timeout(&self) -> Duration {
+        self.0.config.request_timeout
+    }
+
+    /// The connection, opened if there is none. One that was lost is being opened again in the background: requests over it fail until then.
+    ///
+    /// Cancel safe: a connection that is not ready yet is given up.
+    ///
+    /// # Errors
+    ///
+    /// [`BrokerError`] by name. Nothing is tried again here.
+    pub async fn client(&self) -> Result<Client, BrokerError> {
+        let mut client = self.0.client.lock().await;
+        if let Some(client) = client.as_ref() {
+            return Ok(client.clone());
+        }
+        let opened = connect(&self.0.config).await?;
+        *client = Some(opened.clone());
+        Ok(opened)
+    }
+
+    /// The same, for JetStream.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`client`](Self::client).
+    pub async fn jetstream(&self) -> Result<Context, BrokerError> {
+        let client = self.client().await?;
+        Ok(jetstream::ContextBuilder::new().timeout(self.0.config.request_timeout).build(client))
+    }
+
+    /// Whether there is a connection now. Opens none.
+    pub async fn is_connected(&self) -> bool {
+        let client = self.0.client.lock().await;
+        client.as_ref().is_some_and(|client| client.connection_state() == State::Connected)
+    }
+
+    /// Sends what is under way and closes the connection. Who needs it afterwards opens another.
+    pub async fn close(&self) {
+        if let Some(client) = self.0.client.lock().await.take() {
+            // A connection that is lost already has nothing to send.
+            let _ = client.drain().await;
+        }
+    }
+}
+
+async fn connect(config: &BrokerConfig) -> Result<Client, BrokerError> {
+    let servers = config.url.split(',').map(|url| url.trim().parse::<async_nats::ServerAddr>());
+    let servers: Vec<_> = servers.collect::<Result<_, _>>().map_err(|_| BrokerError::Url)?;
+    let options = options(config).await?;
+    let connecting = async_nats::connect_with_options(servers, options);
+    connecting.await.map_err(|error| {
+        let place = place(&config.url);
+        match error.kind() {
+            ConnectErrorKind::ServerParse => BrokerError::Url,
+            ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
+                BrokerError::LoginRefused { place }
+            }
+            ConnectErrorKind::Tls => BrokerError::Tls { place },
+            _ => BrokerError::Unreachable { place },
+        }
+    })
+}
+
+async fn options(config: &BrokerConfig) -> Result<ConnectOptions, BrokerError> {
+    let mut options = ConnectOptions::new()
+        .name(&config.name)
+        .connection_timeout(CONNECT_TIMEOUT)
+        .request_timeout(Some(config.request_timeout))
+        .require_tls(config.tls_required);
+    if let Some(path) = &config.credentials_file {
+        let text = read(path).await?;
+        options = options.credentials(&text).map_err(|_| file(path, "it holds no credentials"))?;
+    }
+    if let Some(path) = &config.nkey_seed_file {
+        options = options.nkey(read(path).await?.trim().to_owned());
+    }
+    if let Some(path) = &config.tls_ca_file {
+        // Looked at here, because the client would only say that TLS failed.
+        read(path).await?;
+        options = options.add_root_certificates(path.clone());
+    }
+    if let Some((certificate, key)) = &config.tls_client_files {
+        read(certificate).await?;
+        read(key).await?;
+        options = options.add_client_certificate(certificate.clone(), key.clone());
+    }
+    Ok(options)
+}
+
+async fn read(path: &PathBuf) -> Result<String, BrokerError> {
+    tokio::fs::read_to_string(path).await.map_err(|_| file(path, "it cannot be read"))
+}
+
+fn file(path: &std::path::Path, reason: &'static str) -> BrokerError {
+    BrokerError::File { path: path.display().to_string(), reason }
+}
+
+/// Host and port of each URL: what comes before an `@` can be a password.
+fn place(url: &str) -> String {
+    let places = url.split(',').map(|url| {
+        let url = url.trim();
+        let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+        rest.rsplit_once('@').map_or(rest, |(_, place)| place).trim_end_matches('/')
+    });
+    places.collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_a_login_is_shown() {
+        let config = BrokerConfig::new("nats://robin:secret@a.example.com:4222/,tls://token@b.example.com");
+        let broker = Broker::new(config.clone());
+        assert_eq!(broker.place(), "a.example.com:4222,b.example.com");
+        let shown = format!("{config:?} {broker:?}");
+        assert!(!shown.contains("secret") && !shown.contains("robin") && !shown.contains("token"), "{shown}");
+    }
+
+    #[tokio::test]
+    async fn a_url_that_is_none_is_told_without_it() {
+        let error = Broker::new(BrokerConfig::new("http s://secret")).client().await.unwrap_err();
+        assert!(matches!(error, BrokerError::Url), "{error}");
+        assert!(!error.is_retryable());
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_not_there_is_named() {
+        let mut config = BrokerConfig::new(DEFAULT_URL);
+        config.credentials_file = Some("/nowhere/user.creds".into());
+        let error = Broker::new(config).client().await.unwrap_err();
+        assert_eq!(error.to_string(), "the file /nowhere/user.creds cannot be used: it cannot be read");
+    }
+}

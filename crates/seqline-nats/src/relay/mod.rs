@@ -1,0 +1,3 @@
+//! The log into the stream.
+
+pub mod operate;

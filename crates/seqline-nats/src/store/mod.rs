@@ -1,0 +1,2 @@
+//! All SQL text of this crate. A function runs one statement on a connection that it is given, and never begins, commits, sleeps, retries or
+//! logs.

@@ -1,0 +1,5 @@
+//! The relay and the consumers of the stream, against real brokers and a real PostgreSQL.
+
+mod consumer;
+mod relay;
+mod stream;

@@ -1,0 +1,1 @@
+//! The stream: made, adjusted, never harmed.
