@@ -50,6 +50,15 @@ pub(crate) const PGBOUNCER: Package = Package {
     instead: "install PgBouncer and set SEQLINE_PGBOUNCER_BIN to its program `pgbouncer`",
 };
 
+/// A broker before 2.10, for what has to work with one, or to refuse it. Releases of Debian that have a newer one do not help here.
+pub(crate) const OLD_NATS_SERVER: Package = Package {
+    folder: "tools/nats-server-2.9",
+    name: "nats-server",
+    program: "usr/sbin/nats-server",
+    libraries: &[],
+    instead: "have nats-server 2.9 somewhere and set SEQLINE_NATS_OLD_BIN to the program",
+};
+
 impl Package {
     /// The name of the program, and of what starts it: it lies in the folder, beside `bin/` and `lib/`.
     pub(crate) fn entrance(&self) -> &'static str {
@@ -66,12 +75,12 @@ impl Package {
 
     /// Fails on a machine whose packages are not Debian's.
     pub(crate) fn ensure_fetchable(&self) -> Result<()> {
-        let answers = |program| run::version(Path::new(program)).is_ok();
-        ensure!(answers("apt-get") && answers("dpkg-deb"), self.not_here());
+        ensure!(fetchable(), self.not_here());
         Ok(())
     }
 
-    fn not_here(&self) -> String {
+    /// Why there is none on this machine.
+    pub(crate) fn not_here(&self) -> String {
         format!(
             "{} comes from Debian's package {}, and this machine lacks apt-get and dpkg-deb: {}",
             self.entrance(),
@@ -148,6 +157,11 @@ impl Package {
     }
 }
 
+/// Whether this machine has what fetches and unpacks packages.
+pub(crate) fn fetchable() -> bool {
+    ["apt-get", "dpkg-deb"].iter().all(|program| run::version(Path::new(program)).is_ok())
+}
+
 /// Runs apt-get, which refuses what is not signed whatever the machine's settings say.
 fn apt(args: &[&str], folder: &Path) -> Result<()> {
     let mut apt = Command::new("apt-get");
@@ -215,6 +229,7 @@ mod tests {
         );
         assert!(text.contains("SEQLINE_PGBOUNCER_BIN"), "{text}");
         assert!(PROMTOOL.not_here().contains("SEQLINE_PROMTOOL"));
+        assert!(OLD_NATS_SERVER.not_here().contains("SEQLINE_NATS_OLD_BIN"));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::Bench;
+use crate::brokers::Brokers;
 use crate::sources::Source;
 use crate::workspace::Workspace;
 use crate::{run, setup, sources};
@@ -22,13 +23,16 @@ pub(crate) fn up(workspace: &Workspace, args: &[OsString]) -> Result<()> {
 pub(crate) fn demo(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     let postgresql = sources::postgresql(sources::DEFAULT_MAJOR)?;
     let payloads = sources::webhooks_examples()?;
-    setup::prepare(workspace, &[&postgresql, &payloads])?;
+    let brokers = Brokers::find()?;
+    setup::prepare(workspace, &brokers.sources().chain([&postgresql, &payloads]).collect::<Vec<_>>())?;
     // The demo starts the command that is beside it.
     let server = ["build", "--locked", "--package", "seqline-server", "--bin", "seqline"];
     run::run(&mut workspace.cargo(server))?;
     let demo =
         workspace.cargo(["run", "--locked", "--package", "seqline-testkit", "--example", "demo", "--"]);
-    run::become_command(with_environment(demo, workspace, &postgresql, Some(&payloads)).args(args))
+    let mut demo = with_environment(demo, workspace, &postgresql, Some(&payloads));
+    brokers.tell(&mut demo, workspace);
+    run::become_command(demo.args(args))
 }
 
 /// Runs the crash proof in the dev profile, as the tests do.
@@ -44,7 +48,8 @@ pub(crate) fn chaos(workspace: &Workspace, args: &[OsString]) -> Result<()> {
 pub(crate) fn bench(workspace: &Workspace, what: Bench, args: &[OsString]) -> Result<()> {
     let postgresql = sources::postgresql(sources::DEFAULT_MAJOR)?;
     let peers = if what.has_peers() { sources::peers()?.into() } else { Vec::new() };
-    let needed = peers.iter().map(|(_, source)| source).chain([&postgresql]);
+    let brokers = Brokers::find()?;
+    let needed = peers.iter().map(|(_, source)| source).chain([&postgresql]).chain(brokers.sources());
     setup::prepare(workspace, &needed.collect::<Vec<_>>())?;
     let bench = workspace.cargo([
         "run",
@@ -61,6 +66,7 @@ pub(crate) fn bench(workspace: &Workspace, what: Bench, args: &[OsString]) -> Re
         let server = ["build", "--locked", "--release", "--package", "seqline-server", "--bin", "seqline"];
         run::run(&mut workspace.cargo(server))?;
     }
+    brokers.tell(&mut bench, workspace);
     bench.envs(peers.iter().map(|(variable, source)| (variable, source.path(&workspace.dev()))));
     run::become_command(bench.args(args))
 }

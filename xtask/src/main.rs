@@ -3,6 +3,7 @@
 //! Each task works from any folder of the checkout and on a fresh machine: it first brings in what it needs and
 //! this machine does not have. What is brought in is pinned by version and SHA-256, or signed by Debian, and stays inside `.dev/`.
 
+mod brokers;
 mod check;
 mod clients;
 mod coverage;
@@ -50,6 +51,8 @@ Environment:
   SEQLINE_WEBSOCKETS         Folder with `websockets` of Python to use instead of the pinned one
   SEQLINE_NODE_MODULES       Folder with `ws`, `typescript` and their types to use instead of the pinned ones
   SEQLINE_PGBOUNCER_BIN      Program `pgbouncer` to use instead of Debian's
+  SEQLINE_NATS_BIN           Program `nats-server`, 2.10 or newer, to use instead of the pinned one
+  SEQLINE_NATS_OLD_BIN       Program `nats-server` before 2.10 to use instead of Debian's
   SEQLINE_SCHEMATHESIS       Program `schemathesis` to use instead of the pinned one
   SEQLINE_PROMTOOL           Program `promtool` to use instead of Debian's, for `check`
   SEQLINE_PGMQ_SQL           File pgmq.sql to use instead of the pinned pgmq for `bench append`
@@ -58,8 +61,8 @@ Environment:
 
 #[derive(Subcommand)]
 enum Task {
-    /// Fetch the pinned PostgreSQL, webhook payloads, psycopg, Schemathesis, cargo-deny and what the clients for agents need, and Debian's
-    /// promtool and PgBouncer, into .dev/
+    /// Fetch the pinned PostgreSQL, nats-server, webhook payloads, psycopg, Schemathesis, cargo-deny and what the clients for agents need, and
+    /// Debian's promtool, PgBouncer and older nats-server, into .dev/
     ///
     /// Compiles the client in TypeScript, which tests of the server run.
     ///

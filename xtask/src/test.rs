@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::brokers::Brokers;
 use crate::clients::Clients;
 use crate::run::Steps;
 use crate::sources::Source;
@@ -43,6 +44,7 @@ pub(crate) struct Needed {
     payloads: Source,
     psycopg: Vec<Source>,
     pgbouncer: Source,
+    brokers: Brokers,
     schemathesis: Option<Source>,
     /// Not to test the log alone.
     clients: Option<Clients>,
@@ -55,6 +57,7 @@ impl Needed {
             payloads: sources::webhooks_examples()?,
             psycopg: sources::psycopg()?,
             pgbouncer: sources::pgbouncer()?,
+            brokers: Brokers::find()?,
             schemathesis: sources::schemathesis()?,
             clients: (major == sources::DEFAULT_MAJOR).then(Clients::new).transpose()?,
         })
@@ -63,7 +66,8 @@ impl Needed {
     pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
         let one = [&self.postgresql, &self.payloads, &self.pgbouncer];
         let clients = self.clients.iter().flat_map(Clients::sources);
-        one.into_iter().chain(&self.psycopg).chain(&self.schemathesis).chain(clients)
+        let optional = self.brokers.sources().chain(&self.schemathesis);
+        one.into_iter().chain(&self.psycopg).chain(optional).chain(clients)
     }
 
     /// Compiles what tests run beside what Cargo compiles.
@@ -80,6 +84,7 @@ impl Needed {
             .context("failed to put the folders of psycopg together")?;
         command.env("SEQLINE_PSYCOPG", python_path);
         command.env("SEQLINE_PGBOUNCER_BIN", self.pgbouncer.path(&dev));
+        self.brokers.tell(&mut command, workspace);
         if let Some(schemathesis) = &self.schemathesis {
             command.env("SEQLINE_SCHEMATHESIS", schemathesis.path(&dev));
         }
