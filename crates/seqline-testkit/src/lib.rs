@@ -22,6 +22,7 @@
 //! | [`sequencing`] | the same tests with events numbered inside COMMIT and after it |
 //! | [`server`] | a server of one's own: to kill it, or to measure with production durability |
 //! | [`pooler`] | a pooler in transaction mode in front of a server |
+//! | [`nats`] | brokers of NATS with JetStream, alone and as a cluster: to kill, pause, start again, and to lose what they stored |
 //! | [`proxy`] | a network that is slow, cut, or silent |
 //! | [`history`] | record what writers did |
 //! | [`mod@check`] | compare that with what a reader saw |
@@ -39,15 +40,21 @@
 //! The one that `SEQLINE_PG_BIN` names, else the newest that is found on this machine
 //! ([`seqline::embedded::PostgresBinaries::find`]).
 //!
+//! # Which NATS
+//!
+//! The nats-server that `SEQLINE_NATS_BIN` names, else the one on the `PATH`; an older one, for what needs it, only from
+//! `SEQLINE_NATS_OLD_BIN`.
+//!
 //! # Failures
 //!
-//! Whatever the kit itself cannot do (no PostgreSQL, a full disk) is a panic that says what to do: a test has
+//! Whatever the kit itself cannot do (no PostgreSQL, no nats-server, a full disk) is a panic that says what to do: a test has
 //! no other use for it.
 
 pub mod db;
 pub mod sequencing;
 pub mod server;
 
+pub mod nats;
 pub mod pooler;
 pub mod proxy;
 
@@ -70,6 +77,7 @@ pub use check::{Summary, Violation, check};
 pub use db::{Role, TestDb};
 pub use drain::drain;
 pub use history::{Attempt, History, Outcome, Record};
+pub use nats::{NatsCluster, NatsOptions, NatsServer};
 pub use pooler::Pooler;
 pub use proxy::FaultProxy;
 pub use sequencing::{settled, settled_behind};
