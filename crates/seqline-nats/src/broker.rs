@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::jetstream::{self, Context};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
 use tokio::sync::Mutex;
 
 use crate::limits::{CONNECT_TIMEOUT, REQUEST_TIMEOUT};
+use crate::subject::percent_decoded;
 
 /// Where a broker is unless somebody says so.
 pub const DEFAULT_URL: &str = "nats://localhost:4222";
@@ -29,7 +30,8 @@ pub const DEFAULT_URL: &str = "nats://localhost:4222";
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct BrokerConfig {
-    /// One URL, or several of a cluster separated by commas. May hold a user and a password, or a token, and is never shown.
+    /// One URL, or several of a cluster separated by commas. May hold a user and a password, or a token before the `@`, with what is no letter and
+    /// no digit percent-encoded; those of the first that has some count for all. Never shown.
     pub url: String,
     /// What the broker shows for the connection.
     pub name: String,
@@ -190,9 +192,9 @@ impl Broker {
 }
 
 async fn connect(config: &BrokerConfig) -> Result<Client, BrokerError> {
-    let servers = config.url.split(',').map(|url| url.trim().parse::<async_nats::ServerAddr>());
+    let servers = config.url.split(',').map(|url| url.trim().parse::<ServerAddr>());
     let servers: Vec<_> = servers.collect::<Result<_, _>>().map_err(|_| BrokerError::Url)?;
-    let options = options(config).await?;
+    let options = with_login(options(config).await?, &servers)?;
     let connecting = async_nats::connect_with_options(servers, options);
     connecting.await.map_err(|error| {
         let place = place(&config.url);
@@ -204,6 +206,18 @@ async fn connect(config: &BrokerConfig) -> Result<Client, BrokerError> {
             ConnectErrorKind::Tls => BrokerError::Tls { place },
             _ => BrokerError::Unreachable { place },
         }
+    })
+}
+
+/// The login of the first URL that has one, for all of them: the client does not look for it there.
+fn with_login(options: ConnectOptions, servers: &[ServerAddr]) -> Result<ConnectOptions, BrokerError> {
+    let login = servers.iter().find_map(|server| Some((server.username()?, server.password())));
+    let decoded = |text: &str| percent_decoded(text).ok_or(BrokerError::Url);
+    Ok(match login {
+        None => options,
+        Some((user, Some(password))) => options.user_and_password(decoded(user)?, decoded(password)?),
+        // One without a password is a token.
+        Some((token, None)) => options.token(decoded(token)?),
     })
 }
 

@@ -129,7 +129,7 @@ pub fn space_of(subject: &str) -> Option<String> {
         return None;
     }
     let token = tokens.next_back()?;
-    if token == NO_SPACE { None } else { unescaped(token) }
+    if token == NO_SPACE { None } else { percent_decoded(token) }
 }
 
 fn words_of(words: &[&str]) -> String {
@@ -179,7 +179,8 @@ fn escape_into(written: &mut String, letter: char) {
     }
 }
 
-fn unescaped(token: &str) -> Option<String> {
+/// What percent-encoded text stands for; `None` if it is none.
+pub(crate) fn percent_decoded(token: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(token.len());
     let mut rest = token.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {

@@ -1,5 +1,6 @@
 //! The relay and the consumers of the stream, against real brokers and a real PostgreSQL.
 
+mod broker;
 mod consumer;
 mod relay;
 mod stream;
