@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use seqline_testkit::{NatsCluster, NatsOptions, NatsServer, eventually};
+use seqline_testkit::{FaultProxy, NatsCluster, NatsOptions, NatsServer, eventually};
 use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
 /// Set in the process that is going to be killed.
 const VICTIM: &str = "SEQLINE_TEST_VICTIM";
@@ -88,6 +89,22 @@ async fn a_paused_broker_keeps_its_connections_and_says_nothing() {
     server.resume();
     // What was sent while it was paused may have arrived.
     eventually(DEADLINE, "a broker that goes on", async || publish(&server).await.is_some()).await;
+}
+
+#[tokio::test]
+async fn a_broker_is_reached_through_a_network_that_breaks() {
+    let server = NatsServer::start().await;
+    let proxy = FaultProxy::start(server.addr()).await.unwrap();
+    let mut stream = tokio::net::TcpStream::connect(proxy.addr()).await.unwrap();
+    stream.write_all(b"CONNECT {\"verbose\":false}\r\nPING\r\n").await.unwrap();
+    let mut lines = tokio::io::BufReader::new(stream).lines();
+    assert!(lines.next_line().await.unwrap().unwrap().contains(server.name()));
+    assert_eq!(lines.next_line().await.unwrap().as_deref(), Some("PONG"));
+    proxy.cut();
+    eventually(DEADLINE, "the end of the connection", async || {
+        !matches!(lines.next_line().await, Ok(Some(_)))
+    })
+    .await;
 }
 
 #[tokio::test]
