@@ -33,4 +33,5 @@ pub mod stream;
 pub mod subject;
 
 mod limits;
+mod refusal;
 mod store;

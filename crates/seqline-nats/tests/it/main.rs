@@ -2,5 +2,6 @@
 
 mod broker;
 mod consumer;
+mod operate;
 mod relay;
 mod stream;
