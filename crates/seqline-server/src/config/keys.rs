@@ -3,9 +3,12 @@
 //! The page of the guide and the defaults of the library are compared with it by tests.
 
 mod agent;
+mod alert;
 mod auth;
 mod gateway;
 mod jobs;
+mod nats;
+mod relay;
 
 use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
@@ -430,6 +433,37 @@ pub const KEYS: &[Key] = &[
     auth::JWT_PRINCIPAL_CLAIM,
     auth::JWKS_REFRESH_INTERVAL,
     auth::JWKS_TIMEOUT,
+    nats::CREDENTIALS_FILE,
+    nats::NKEY_SEED_FILE,
+    nats::TLS_REQUIRED,
+    nats::TLS_CA_FILE,
+    nats::TLS_CERT_FILE,
+    nats::TLS_KEY_FILE,
+    nats::REQUEST_TIMEOUT,
+    nats::STREAM,
+    nats::MAX_AGE,
+    nats::MAX_BYTES,
+    nats::REPLICAS,
+    relay::MODE,
+    relay::NAME,
+    relay::START,
+    relay::WINDOW,
+    relay::WINDOW_BYTES,
+    relay::PAGE,
+    relay::POLL_INTERVAL,
+    relay::LEASE,
+    relay::RESYNC_BACKOFF_CAP,
+    relay::ACK_TIMEOUT,
+    relay::ATOMIC_BATCHES,
+    relay::RECORDER,
+    relay::BATCH_SIZE,
+    relay::ACK_WAIT,
+    relay::MAX_ACK_PENDING,
+    relay::ATTEMPTS,
+    relay::RETRY_BACKOFF_CAP,
+    relay::HANDLER_TIMEOUT,
+    relay::RECONCILE_INTERVAL,
+    relay::LEDGER_MARGIN,
     address(
         "ops.listen",
         SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7465)),
@@ -560,6 +594,9 @@ pub const KEYS: &[Key] = &[
         |config| &mut config.alert.agent_takeovers,
         "How often consumers of agents may be taken from whoever has them within five minutes, for long. Two instances that take one from each other do it for ever.",
     ),
+    alert::RELAY_BACKLOG_AGE,
+    alert::STREAM_FILL_PERCENT,
+    alert::STREAM_CONSUMER_PENDING,
     duration(
         "shutdown.total_timeout",
         secs(30),

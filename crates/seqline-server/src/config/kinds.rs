@@ -27,6 +27,17 @@ pub(super) const fn integer(
     Key { name, doc, kind: Kind::Integer { default, range, field } }
 }
 
+/// A number of bytes that can be more than fits into the other kind.
+pub(super) const fn size(
+    name: &'static str,
+    default: u64,
+    range: RangeInclusive<u64>,
+    field: fn(&mut Config) -> &mut u64,
+    doc: &'static str,
+) -> Key {
+    Key { name, doc, kind: Kind::Size { default, range, field } }
+}
+
 pub(super) const fn filter(
     name: &'static str,
     by: FilterBy,

@@ -13,6 +13,7 @@ mod checks;
 mod keys;
 mod kinds;
 mod load;
+mod nats;
 mod problem;
 mod reference;
 mod values;
@@ -30,6 +31,7 @@ use seqline::sequencer::SequencerConfig;
 use seqline::tail::{Start, TailConfig};
 
 pub use self::load::{ConfigFile, Loaded, Source, load};
+pub use self::nats::{Nats, Relay, RelayStart, Runs, Stream, StreamConsumer};
 pub use self::problem::{Problem, Problems};
 pub use self::reference::{commented_file, json_schema, reference};
 
@@ -47,6 +49,10 @@ pub struct Config {
     pub agent: Agent,
     pub gateway: Gateway,
     pub auth: Auth,
+    pub nats: Nats,
+    pub stream: Stream,
+    pub relay: Relay,
+    pub stream_consumer: StreamConsumer,
     pub ops: Ops,
     pub epoch: Epoch,
     pub telemetry: Telemetry,
@@ -278,6 +284,9 @@ pub struct Alert {
     pub maintenance_age: Duration,
     pub clock_skew: Duration,
     pub agent_takeovers: u32,
+    pub relay_backlog_age: Duration,
+    pub stream_fill_percent: u32,
+    pub stream_consumer_pending: u32,
 }
 
 /// The end of the process.
@@ -301,6 +310,10 @@ impl Default for Config {
             agent: Agent::default(),
             gateway: Gateway::default(),
             auth: Auth::default(),
+            nats: Nats::default(),
+            stream: Stream::default(),
+            relay: Relay::default(),
+            stream_consumer: StreamConsumer::default(),
             ops: Ops::default(),
             epoch: Epoch::default(),
             telemetry: Telemetry::default(),

@@ -63,12 +63,19 @@ fn key_schema(key: &Key) -> Value {
         Kind::Integer { range, .. } => {
             json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() })
         }
+        Kind::Size { range, .. } => {
+            json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() })
+        }
         Kind::Switch { .. } => json!({ "type": "boolean" }),
         Kind::Choice { names, .. } => json!({ "enum": names }),
         Kind::Filter { .. } => json!({ "type": "array", "items": { "type": "string" } }),
         // A number and its unit, as often as one likes. What is out of bounds is told by the program.
         Kind::Duration { .. } => json!({ "type": "string", "pattern": "^ *([0-9]+ *[a-z]+ *)+$" }),
-        Kind::Address { .. } | Kind::Endpoint { .. } | Kind::Text { .. } | Kind::SchemaName { .. } => {
+        Kind::Address { .. }
+        | Kind::Endpoint { .. }
+        | Kind::Text { .. }
+        | Kind::SchemaName { .. }
+        | Kind::Name { .. } => {
             json!({ "type": "string" })
         }
     };
@@ -76,6 +83,7 @@ fn key_schema(key: &Key) -> Value {
         format!("{} Bounds: {}. Variable: {}.", key.doc, key.bounds(), key.variable()).into();
     schema["default"] = match &key.kind {
         Kind::Integer { default, .. } => (*default).into(),
+        Kind::Size { default, .. } => (*default).into(),
         Kind::Switch { default, .. } => (*default).into(),
         Kind::Filter { .. } => json!([]),
         _ => key.default_text().into(),
@@ -86,7 +94,7 @@ fn key_schema(key: &Key) -> Value {
 /// The default as a file has it.
 fn default_value(key: &Key) -> String {
     match &key.kind {
-        Kind::Integer { .. } | Kind::Switch { .. } => key.default_text(),
+        Kind::Integer { .. } | Kind::Size { .. } | Kind::Switch { .. } => key.default_text(),
         Kind::Filter { .. } => "[]".to_owned(),
         _ => format!("\"{}\"", key.default_text()),
     }

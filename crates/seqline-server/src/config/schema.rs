@@ -9,7 +9,7 @@ use seqline::limits::{FILTER_VALUES_MAX, TEXT_CHARACTERS_MAX};
 
 use super::Config;
 pub use super::keys::KEYS;
-use super::values::{self, ENDPOINT_BYTES_MAX, Given, SCHEMA_NAME_BYTES_MAX, TEXT_BYTES_MAX};
+use super::values::{self, ENDPOINT_BYTES_MAX, Given, NameForm, SCHEMA_NAME_BYTES_MAX, TEXT_BYTES_MAX};
 
 /// A setting.
 #[derive(Debug, Clone)]
@@ -33,6 +33,12 @@ pub(super) enum Kind {
         default: u32,
         range: RangeInclusive<u32>,
         field: fn(&mut Config) -> &mut u32,
+    },
+    /// A number of bytes.
+    Size {
+        default: u64,
+        range: RangeInclusive<u64>,
+        field: fn(&mut Config) -> &mut u64,
     },
     Switch {
         default: bool,
@@ -59,6 +65,12 @@ pub(super) enum Kind {
     },
     SchemaName {
         default: &'static str,
+        field: fn(&mut Config) -> &mut String,
+    },
+    /// The name of something elsewhere.
+    Name {
+        default: &'static str,
+        form: &'static NameForm,
         field: fn(&mut Config) -> &mut String,
     },
     /// Values of a filter by something. None are everything.
@@ -107,12 +119,14 @@ impl Key {
         match &self.kind {
             Kind::Duration { field, .. } => values::duration_text(*field(config)),
             Kind::Integer { field, .. } => field(config).to_string(),
+            Kind::Size { field, .. } => field(config).to_string(),
             Kind::Switch { field, .. } => field(config).to_string(),
             Kind::Choice { names, get, .. } => names[get(config)].to_owned(),
             Kind::Address { field, .. } => field(config).to_string(),
-            Kind::Endpoint { field } | Kind::Text { field, .. } | Kind::SchemaName { field, .. } => {
-                field(config).clone()
-            }
+            Kind::Endpoint { field }
+            | Kind::Text { field, .. }
+            | Kind::SchemaName { field, .. }
+            | Kind::Name { field, .. } => field(config).clone(),
             Kind::Filter { field, .. } => field(config).join(","),
         }
     }
@@ -126,6 +140,7 @@ impl Key {
                 format!("{least} to {most}")
             }
             Kind::Integer { range, .. } => format!("{} to {}", range.start(), range.end()),
+            Kind::Size { range, .. } => format!("{} to {}", range.start(), range.end()),
             Kind::Switch { .. } => "true or false".to_owned(),
             Kind::Choice { names, .. } => names.join(", "),
             Kind::Address { .. } => "address:port".to_owned(),
@@ -133,6 +148,7 @@ impl Key {
             Kind::Text { default: "", .. } => format!("up to {TEXT_BYTES_MAX} bytes"),
             Kind::Text { .. } => format!("1 to {TEXT_BYTES_MAX} bytes"),
             Kind::SchemaName { .. } => format!("1 to {SCHEMA_NAME_BYTES_MAX} bytes"),
+            Kind::Name { form, .. } => format!("1 to {} bytes", form.bytes_max),
             Kind::Filter { .. } => {
                 format!("up to {FILTER_VALUES_MAX} values of 1 to {TEXT_CHARACTERS_MAX} characters")
             }
@@ -145,7 +161,7 @@ impl Key {
         let bounds = self.bounds();
         match self.kind {
             Kind::Duration { .. } => format!("a duration with its unit, such as \"1s\", from {bounds}"),
-            Kind::Integer { .. } => format!("a whole number from {bounds}"),
+            Kind::Integer { .. } | Kind::Size { .. } => format!("a whole number from {bounds}"),
             Kind::Switch { .. } => bounds,
             Kind::Choice { .. } => format!("one of {bounds}"),
             Kind::Address { .. } => {
@@ -156,6 +172,7 @@ impl Key {
             }
             Kind::Text { .. } => format!("a text of {bounds} without control characters"),
             Kind::Filter { .. } => format!("a list of texts, {bounds}"),
+            Kind::Name { form, .. } => format!("a name of {bounds}: {}", form.letters),
             Kind::SchemaName { .. } => format!(
                 "the name of a schema of {bounds}: a-z, 0-9 and _, no digit first, not seqline and not pg_..."
             ),
@@ -167,11 +184,14 @@ impl Key {
         match &self.kind {
             Kind::Duration { default, field, .. } => *field(config) = *default,
             Kind::Integer { default, field, .. } => *field(config) = *default,
+            Kind::Size { default, field, .. } => *field(config) = *default,
             Kind::Switch { default, field } => *field(config) = *default,
             Kind::Choice { set, .. } => set(config, 0),
             Kind::Address { default, field } => *field(config) = *default,
             Kind::Endpoint { field } => field(config).clear(),
-            Kind::Text { default, field } | Kind::SchemaName { default, field } => {
+            Kind::Text { default, field }
+            | Kind::SchemaName { default, field }
+            | Kind::Name { default, field, .. } => {
                 *field(config) = (*default).to_owned();
             }
             Kind::Filter { field, .. } => field(config).clear(),
@@ -183,6 +203,7 @@ impl Key {
         match &self.kind {
             Kind::Duration { range, field, .. } => assign(field(config), values::duration(given, range)),
             Kind::Integer { range, field, .. } => assign(field(config), values::integer(given, range)),
+            Kind::Size { range, field, .. } => assign(field(config), values::size(given, range)),
             Kind::Switch { field, .. } => assign(field(config), values::switch(given)),
             Kind::Choice { names, set, .. } => {
                 set(config, values::choice(given, names).ok_or(Refusal::Unexpected)?);
@@ -195,6 +216,7 @@ impl Key {
                 values::text(given).filter(|text| default.is_empty() || !text.is_empty()),
             ),
             Kind::SchemaName { field, .. } => assign(field(config), values::schema_name(given)),
+            Kind::Name { form, field, .. } => assign(field(config), values::name(given, form)),
             Kind::Filter { by, field } => {
                 let list = values::texts(given).ok_or(Refusal::Unexpected)?;
                 if !list.is_empty() {
@@ -210,7 +232,7 @@ impl Key {
     /// The same for a variable or an option, in which everything is text.
     pub(super) fn set_text(&self, config: &mut Config, text: &str) -> Result<(), Refusal> {
         match &self.kind {
-            Kind::Integer { .. } => {
+            Kind::Integer { .. } | Kind::Size { .. } => {
                 self.set(config, text.trim().parse().map_or(Given::Other, Given::Integer))
             }
             Kind::Switch { .. } => self.set(config, text.trim().parse().map_or(Given::Other, Given::Switch)),

@@ -5,7 +5,7 @@ use seqline::maintenance::MaintenanceConfig;
 use seqline::sequencer::SequencerConfig;
 use seqline::tail::TailConfig;
 
-use super::checks::CHECKS;
+use super::checks::{CHECKS, Check};
 use super::schema::{KEYS, Key};
 use super::values::{Given, duration_text};
 use super::*;
@@ -78,6 +78,12 @@ fn largest(key: &Key) -> String {
         name if name.starts_with("auth.jwt_") => "z".repeat(500),
         "database.listen" => "false".to_owned(),
         "epoch.on_change" => "accept".to_owned(),
+        "nats.tls_required" => "true".to_owned(),
+        name if name.starts_with("nats.") && name.ends_with("_file") => "z".repeat(500),
+        "stream.name" => "Z".repeat(255),
+        "relay.name" => "z".repeat(63),
+        "relay.mode" | "stream_consumer.recorder" => "off".to_owned(),
+        "relay.start" => "head".to_owned(),
         // Any value that is a type as well.
         name if name.starts_with("recorder.") => name.to_owned(),
         _ => key.bounds().rsplit(" to ").next().unwrap().to_owned(),
@@ -92,6 +98,51 @@ fn defaults_are_within_their_bounds_and_pass_all_checks() {
         assert_eq!(config, Config::default(), "{}", key.name);
     }
     assert_eq!(load(None, [], []).unwrap().config, Config::default());
+}
+
+#[test]
+fn the_defaults_of_the_stream_are_those_of_its_crate() {
+    let config = Config::default();
+    assert_eq!(config.stream(), seqline_nats::stream::StreamSettings::default());
+    let broker = config.broker("nats://broker.example.com");
+    let default = seqline_nats::broker::BrokerConfig::new("nats://broker.example.com");
+    assert_eq!(broker.request_timeout, default.request_timeout);
+    assert!(broker.credentials_file.is_none() && broker.tls_client_files.is_none() && !broker.tls_required);
+}
+
+#[test]
+fn what_is_set_about_the_broker_and_the_stream_is_what_they_get() {
+    let text = "[nats]\ncredentials_file = \"u.creds\"\ntls_required = true\ntls_ca_file = \"ca.pem\"\n\
+                tls_cert_file = \"c.pem\"\ntls_key_file = \"k.pem\"\nrequest_timeout = \"7s\"\n\
+                [stream]\nname = \"LOG-1\"\nmax_age = \"2d\"\nmax_bytes = 8589934592\nreplicas = 3\n\
+                [relay]\natomic_batches = 200\n";
+    let config = loaded(text, &[]).unwrap();
+    let broker = config.broker("nats://broker.example.com");
+    assert_eq!(broker.credentials_file, Some("u.creds".into()));
+    assert_eq!(broker.tls_ca_file, Some("ca.pem".into()));
+    assert_eq!(broker.tls_client_files, Some(("c.pem".into(), "k.pem".into())));
+    assert!(broker.tls_required && broker.nkey_seed_file.is_none());
+    assert_eq!(broker.request_timeout, Duration::from_secs(7));
+    let seed = loaded("nats.nkey_seed_file = \"u.nk\"", &[]).unwrap();
+    assert_eq!(seed.broker("nats://broker.example.com").nkey_seed_file, Some("u.nk".into()));
+    let stream = config.stream();
+    assert_eq!((stream.name.as_str(), stream.max_bytes, stream.replicas), ("LOG-1", 8_589_934_592, 3));
+    assert_eq!(stream.max_age, Duration::from_secs(2 * 86_400));
+    assert!(stream.atomic_batches && stream.check().is_ok());
+}
+
+#[test]
+fn the_ledger_outlives_the_log_and_the_stream() {
+    let mut config = Config::default();
+    let day = |days: u64| Duration::from_secs(days * 86_400);
+    config.sync.event_retention = day(1);
+    config.sync.event_retention_hold = day(2);
+    config.sync.event_log_partition_max_age = day(4);
+    config.stream.max_age = day(8);
+    config.stream_consumer.ledger_margin = day(16);
+    assert_eq!(config.ledger_retention(), day(31));
+    config.stream_consumer.ledger_margin = Duration::MAX;
+    assert_eq!(config.ledger_retention(), Duration::MAX);
 }
 
 #[test]
@@ -122,6 +173,9 @@ fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
     for (at, key) in KEYS.iter().enumerate() {
         let value = match key.default_text().parse::<u32>() {
             Ok(_) if key.name.ends_with("_bytes_max") => format!("{}", 10_000 + at),
+            Ok(_) if key.name.ends_with("_bytes") => format!("{}", 2_000_000 + at),
+            Ok(_) if key.name == "stream.replicas" => "1".to_owned(),
+            Ok(_) if key.name == "stream_consumer.attempts" => "9".to_owned(),
             // Below all others, and within a hundred.
             Ok(_) if key.name.ends_with("_percent") => format!("{}", 2 + at % 7),
             Ok(_) => format!("{}", 10 + at),
@@ -135,6 +189,15 @@ fn every_field_of_the_library_is_set_by_the_key_of_its_name() {
             Err(_) if key.name == "database.listen" => "false".to_owned(),
             Err(_) if key.name == "epoch.on_change" => "accept".to_owned(),
             Err(_) if key.name.starts_with("recorder.") => key.name.to_owned(),
+            Err(_) if key.name == "nats.tls_required" => "true".to_owned(),
+            Err(_) if key.name == "relay.mode" => "off".to_owned(),
+            Err(_) if key.name == "stream_consumer.recorder" => "on".to_owned(),
+            Err(_) if key.name == "relay.start" => "head".to_owned(),
+            Err(_) if key.name.ends_with("_file") || key.name.ends_with(".name") => {
+                key.name.replace('.', "_")
+            }
+            // Not less than a day.
+            Err(_) if key.name == "stream.max_age" => format!("{}ms", 100_000_000 + at),
             Err(_) => format!("{}ms", 1000 + at),
         };
         assert_eq!(key.set_text(&mut config, &value), Ok(()), "{}", key.name);
@@ -420,14 +483,19 @@ fn what_is_not_toml_is_placed_and_nothing_else_of_the_file_is_said() {
 /// For each check values at its edge: those that just pass, and those that just do not.
 #[test]
 fn every_check_is_sharp_and_its_message_names_keys_and_no_values() {
-    for check in CHECKS.iter().filter(|check| !check.keys[0].starts_with("auth.")) {
+    let of_texts =
+        |check: &&Check| ["auth.", "nats."].iter().any(|section| check.keys[0].starts_with(section));
+    for check in CHECKS.iter().filter(|check| !of_texts(check)) {
         let [low, high] = [check.keys[0], check.keys[1]].map(|name| Key::find(name).unwrap());
         let allows_equal = check.rule == "must not be more than";
         assert!(allows_equal || check.rule == "has to be less than", "{}", check.rule);
-        for (value, passes) in [(4999, true), (5000, allows_equal), (5001, false)] {
+        let is_number = low.default_text().parse::<u32>().is_ok();
+        let text =
+            |value: u32| if is_number { (50 + value / 10 - 500).to_string() } else { format!("{value}ms") };
+        for (value, passes) in [(4990, true), (5000, allows_equal), (5010, false)] {
             let mut config = Config::default();
-            assert_eq!(high.set(&mut config, Given::Text("5000ms")), Ok(()), "{}", high.name);
-            assert_eq!(low.set(&mut config, Given::Text(&format!("{value}ms"))), Ok(()), "{}", low.name);
+            assert_eq!(high.set_text(&mut config, &text(5000)), Ok(()), "{}", high.name);
+            assert_eq!(low.set_text(&mut config, &text(value)), Ok(()), "{}", low.name);
             assert_eq!((check.holds)(&config), passes, "{} at {value}", check.name);
         }
         let expected = format!("{} {} {} (check {})", low.name, check.rule, high.name, check.name);

@@ -44,6 +44,11 @@ pub(super) fn integer(given: Given<'_>, range: &RangeInclusive<u32>) -> Option<u
     u32::try_from(number).ok().filter(|number| range.contains(number))
 }
 
+pub(super) fn size(given: Given<'_>, range: &RangeInclusive<u64>) -> Option<u64> {
+    let Given::Integer(number) = given else { return None };
+    u64::try_from(number).ok().filter(|number| range.contains(number))
+}
+
 pub(super) fn switch(given: Given<'_>) -> Option<bool> {
     let Given::Switch(on) = given else { return None };
     Some(on)
@@ -92,6 +97,40 @@ pub(super) fn text(given: Given<'_>) -> Option<String> {
     let Given::Text(text) = given else { return None };
     let text = text.trim();
     (text.len() <= TEXT_BYTES_MAX && !text.chars().any(char::is_control)).then(|| text.to_owned())
+}
+
+/// What a name may look like.
+#[derive(Debug)]
+pub(super) struct NameForm {
+    pub(super) bytes_max: usize,
+    /// Its letters, for people.
+    pub(super) letters: &'static str,
+    first: fn(u8) -> bool,
+    other: fn(u8) -> bool,
+}
+
+/// Of a stream, in whatever broker.
+pub(super) static STREAM_NAME: NameForm = NameForm {
+    bytes_max: 255,
+    letters: "letters, digits, - and _",
+    first: |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'),
+    other: |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'),
+};
+
+/// Of a relay, as its table takes it.
+pub(super) static RELAY_NAME: NameForm = NameForm {
+    bytes_max: 63,
+    letters: "a-z, 0-9, - and _, a letter first",
+    first: |byte| byte.is_ascii_lowercase(),
+    other: |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'_'),
+};
+
+pub(super) fn name(given: Given<'_>, form: &NameForm) -> Option<String> {
+    let Given::Text(name) = given else { return None };
+    let (first, others) = name.as_bytes().split_first()?;
+    let usable =
+        name.len() <= form.bytes_max && (form.first)(*first) && others.iter().all(|byte| (form.other)(*byte));
+    usable.then(|| name.to_owned())
 }
 
 /// One that needs no quotes, is not the log's and not reserved to PostgreSQL.

@@ -118,6 +118,47 @@ fn an_endpoint_holds_nothing_secret() {
 }
 
 #[test]
+fn names_are_what_streams_and_relays_can_be_called() {
+    for name in ["EVENTS", "7", "-a_B"] {
+        assert!(loaded(&format!("stream.name = \"{name}\""), &[]).is_ok(), "{name}");
+    }
+    for name in ["", "a.b", "a b", "a*", &"x".repeat(256)] {
+        assert_eq!(
+            problems(&format!("stream.name = \"{name}\""), &[]),
+            ["seqline.toml line 1: stream.name: expected a name of 1 to 255 bytes: letters, digits, - and _"],
+            "{name}"
+        );
+    }
+    for name in ["", "7", "Jetstream", "-a", "a.b", &"x".repeat(64)] {
+        let [problem] = &problems(&format!("relay.name = \"{name}\""), &[])[..] else { panic!("{name}") };
+        assert!(problem.contains("relay.name: expected a name of 1 to 63 bytes: a-z"), "{problem}");
+    }
+}
+
+#[test]
+fn a_broker_knows_one_login_and_a_certificate_with_its_key() {
+    for (text, check) in [
+        ("tls_cert_file = \"c\"", "client_certificate_has_its_key"),
+        ("tls_key_file = \"k\"", "client_key_has_its_certificate"),
+        ("credentials_file = \"c\"\nnkey_seed_file = \"s\"", "one_login_at_the_broker"),
+    ] {
+        let found = problems(&format!("[nats]\n{text}\n"), &[]);
+        let [problem] = &found[..] else { panic!("{found:?}") };
+        assert!(problem.ends_with(&format!("(check {check})")), "{problem}");
+    }
+    assert!(loaded("[nats]\ntls_cert_file = \"c\"\ntls_key_file = \"k\"\n", &[]).is_ok());
+}
+
+#[test]
+fn a_part_that_needs_a_broker_runs_where_one_was_named() {
+    let runs = |text: &str| {
+        let config = loaded(&format!("relay.mode = \"{text}\""), &[]).unwrap();
+        [false, true].map(|url_is_given| config.relay.mode.is_on(url_is_given))
+    };
+    assert_eq!([runs("auto"), runs("on"), runs("off")], [[false, true], [true, true], [false, false]]);
+}
+
+#[test]
 fn an_identity_provider_is_set_as_a_whole_or_not_at_all() {
     const ALL: &str =
         "[auth]\njwks_url = \"URL\"\njwt_issuer = \"https://id.example.com\"\njwt_audience = \"shop\"\n";
