@@ -18,6 +18,7 @@
 //! | [`stream`] | the stream as it should be, without harm to one that is there |
 //! | [`relay`] | the log into the stream |
 //! | [`consumer`] | the stream into a handler |
+//! | [`report`] | what the broker says of the stream and its consumers |
 //! | [`dead_letter`] | what was given up: list, try again, forget |
 //!
 //! # Servers
@@ -29,6 +30,7 @@ pub mod consumer;
 pub mod dead_letter;
 pub mod message;
 pub mod relay;
+pub mod report;
 pub mod stream;
 pub mod subject;
 

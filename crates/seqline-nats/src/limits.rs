@@ -7,3 +7,6 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long the broker may take to answer a request of its API. A cluster that elects a leader is silent for a few seconds, and is asked again.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How many consumers of a stream are reported. Each has tables in the database, and nobody reads a longer list.
+pub(crate) const CONSUMERS_REPORTED_MAX: usize = 1000;

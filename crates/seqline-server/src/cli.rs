@@ -3,6 +3,7 @@
 mod access;
 mod agents;
 mod audit;
+mod broker;
 mod consumers;
 mod jobs;
 mod redact;
@@ -20,6 +21,10 @@ pub use access::{
 };
 pub use agents::{AgentConsumersAction, AgentConsumersArgs, AgentsArgs, AgentsPart, OneConsumer};
 pub use audit::AuditArgs;
+pub use broker::{
+    BrokerArgs, DeadLettersAction, DeadLettersArgs, OneRelay, RelayAction, RelayArgs, StreamAction,
+    StreamArgs, WalkArgs, WalkFrom,
+};
 pub use consumers::{
     Confirm, ConfirmWithReason, ConsumerChange, ConsumersAction, ConsumersArgs, LanesArgs, ParkedAction,
     ParkedArgs, ReplayArgs, RewindArgs, SkipArgs,
@@ -84,6 +89,12 @@ pub enum Command {
     Grants(GrantsArgs),
     /// Show the consumers of agents, and take one from its holder
     Agents(AgentsArgs),
+    /// Show the stream into which a relay copies the log, and consume from it
+    Stream(StreamArgs),
+    /// Show relays, which copy the log into a stream, and pause, rewind or delete one
+    Relay(RelayArgs),
+    /// Show what consumers of the stream gave up, try it again, forget it
+    DeadLetters(DeadLettersArgs),
     /// Show who did what, and why
     Audit(AuditArgs),
     /// After a restore: start a new epoch, and say where consumers go on

@@ -24,6 +24,7 @@ pub mod metrics;
 mod address;
 #[expect(dead_code, reason = "for routes that come one after the other")]
 mod api;
+mod broker;
 mod commands;
 mod connect;
 mod delivery;
@@ -183,6 +184,9 @@ async fn run(cli: Cli, server: Option<&Server>) -> Result<(), Failure> {
         Command::Tokens(args) => commands::access::tokens::run(&database, args).await,
         Command::Grants(args) => commands::access::grants::run(&database, args).await,
         Command::Agents(args) => commands::agents::run(&database, args).await,
+        Command::Stream(args) => commands::stream::run(&database, args).await,
+        Command::Relay(args) => commands::relay::run(&database, args).await,
+        Command::DeadLetters(args) => commands::dead_letters::run(&database, args).await,
         Command::Audit(args) => commands::audit::run(&database, args).await,
         Command::Restore(args) => commands::restore::run(&database, args).await,
         Command::Doctor(args) => commands::doctor::run(&database, args).await,

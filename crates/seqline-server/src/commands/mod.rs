@@ -6,6 +6,7 @@ pub(crate) mod append;
 pub(crate) mod audit;
 pub(crate) mod config;
 pub(crate) mod consumers;
+pub(crate) mod dead_letters;
 pub(crate) mod doctor;
 pub(crate) mod healthcheck;
 pub(crate) mod import;
@@ -14,10 +15,12 @@ pub(crate) mod migrate;
 pub(crate) mod parked;
 pub(crate) mod partitions;
 pub(crate) mod redact;
+pub(crate) mod relay;
 pub(crate) mod restore;
 pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod status;
+pub(crate) mod stream;
 pub(crate) mod tail;
 pub(crate) mod up;
 
@@ -55,6 +58,14 @@ async fn listen(mut interrupt: Signal, mut terminate: Signal, stop: Cancellation
     stop.cancel();
     either().await;
     std::process::exit(130);
+}
+
+/// What the database refuses by a rule, in its words.
+fn refused(refusal: seqline_nats::relay::operate::Refusal) -> Failure {
+    match refusal.hint {
+        Some(hint) => Failure::Refused(format!("{}. {}", refusal.message, hint.trim_end_matches('.'))),
+        None => Failure::Refused(refusal.message),
+    }
 }
 
 pub(crate) fn file_failure(what: &str, path: &Path, error: &std::io::Error) -> Failure {

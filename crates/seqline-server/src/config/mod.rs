@@ -34,6 +34,7 @@ pub use self::load::{ConfigFile, Loaded, Source, load};
 pub use self::nats::{Nats, Relay, RelayStart, Runs, Stream, StreamConsumer};
 pub use self::problem::{Problem, Problems};
 pub use self::reference::{commented_file, json_schema, reference};
+pub(crate) use self::values::duration_text;
 
 /// Everything that can be set. The names of the fields are those of the keys.
 #[derive(Debug, Clone, PartialEq, Eq)]

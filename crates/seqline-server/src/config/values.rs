@@ -151,7 +151,7 @@ pub(super) fn texts(given: Given<'_>) -> Option<Vec<String>> {
 }
 
 /// A duration as one would type it.
-pub(super) fn duration_text(duration: Duration) -> String {
+pub(crate) fn duration_text(duration: Duration) -> String {
     const UNITS: [(u128, &str); 5] =
         [(24 * 60 * 60 * 1000, "d"), (60 * 60 * 1000, "h"), (60 * 1000, "min"), (1000, "s"), (1, "ms")];
     let mut rest = duration.as_millis();
