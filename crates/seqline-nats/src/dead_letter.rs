@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 pub use crate::refusal::Refusal;
-use crate::store::dead_letters::{self as store, CountRow, DeadLetterRow};
+use crate::store::dead_letters::{self as store, BacklogRow, CountRow, DeadLetterRow};
 
 /// How many [`list`] returns at most.
 pub const LIST_MAX: u32 = 1000;
@@ -95,6 +95,24 @@ impl From<CountRow> for DeadLetterCount {
     }
 }
 
+/// What waits for a consumer of the stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConsumerBacklog {
+    /// Its name.
+    pub consumer: String,
+    /// How many events it has to try again.
+    pub retries: i64,
+    /// How many it gave up.
+    pub dead_letters: i64,
+}
+
+impl From<BacklogRow> for ConsumerBacklog {
+    fn from(row: BacklogRow) -> Self {
+        Self { consumer: row.consumer, retries: row.retries, dead_letters: row.dead_letters }
+    }
+}
+
 /// What becomes of a dead letter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settle {
@@ -174,4 +192,13 @@ pub async fn settle(
 /// [`DatabaseError`] when the database cannot be asked.
 pub async fn counts(connection: &mut PgConnection) -> Result<Vec<DeadLetterCount>, DatabaseError> {
     Ok(store::counts(connection).await?.into_iter().map(DeadLetterCount::from).collect())
+}
+
+/// What waits for each consumer of the stream, by name, also where nothing does.
+///
+/// # Errors
+///
+/// [`DatabaseError`] when the database cannot be asked.
+pub async fn backlogs(connection: &mut PgConnection) -> Result<Vec<ConsumerBacklog>, DatabaseError> {
+    Ok(store::backlogs(connection).await?.into_iter().map(ConsumerBacklog::from).collect())
 }

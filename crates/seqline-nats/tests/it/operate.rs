@@ -278,6 +278,16 @@ async fn dead_letters_are_listed_page_by_page_and_counted() {
     assert!(letter.can_be_replayed());
     assert!(!dead_letter::show(&mut app, ids[3]).await.unwrap().unwrap().can_be_replayed());
     assert_eq!(dead_letter::show(&mut app, 0).await.unwrap(), None);
+    run(
+        &mut app,
+        "INSERT INTO seqline.stream_retries (consumer, event_id, position, attempts, next_attempt_at, cause)
+         SELECT 'other', id, seq, 1, now(), 'failed' FROM seqline.event_log WHERE seq = 2",
+    )
+    .await;
+    let backlogs = dead_letter::backlogs(&mut app).await.unwrap();
+    let backlogs: Vec<_> =
+        backlogs.iter().map(|it| (it.consumer.as_str(), it.retries, it.dead_letters)).collect();
+    assert_eq!(backlogs, [("mail", 0, 4), ("other", 1, 1)]);
     let counts = dead_letter::counts(&mut db.connect(Role::Consumer).await).await.unwrap();
     let counts: Vec<_> =
         counts.iter().map(|it| (it.consumer.as_str(), it.reason.as_str(), it.count)).collect();

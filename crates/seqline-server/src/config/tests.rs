@@ -7,7 +7,7 @@ use seqline::tail::TailConfig;
 
 use super::checks::{CHECKS, Check};
 use super::schema::{KEYS, Key};
-use super::values::{Given, duration_text};
+use super::values::duration_text;
 use super::*;
 
 mod kinds;

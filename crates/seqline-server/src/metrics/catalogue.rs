@@ -61,6 +61,20 @@ pub const HOLDER_KIND: &str = "seqline.agent.holder.kind";
 pub const PRINCIPAL_KIND: &str = "seqline.principal.kind";
 /// The attribute that says why a connection ended: the reason of a close code, `frame_too_large`, `left` when the client said so, or `gone`.
 pub const CLOSE_REASON: &str = "seqline.gateway.close.reason";
+/// The attribute that names a relay.
+pub const RELAY: &str = "seqline.relay.name";
+/// The attribute that says what keeps a relay from going on.
+pub const RELAY_REASON: &str = "seqline.relay.reason";
+/// The attribute that says what a relay met.
+pub const INCIDENT_KIND: &str = "seqline.relay.incident.kind";
+/// The attribute that says why a message was not published.
+pub const FAILURE_KIND: &str = "seqline.relay.failure.kind";
+/// The attribute that names a stream.
+pub const STREAM: &str = "seqline.stream.name";
+/// The attribute that names a consumer of the stream.
+pub const STREAM_CONSUMER: &str = "seqline.stream.consumer.name";
+/// The attribute that says what became of a message: `handled`, `duplicate`, `retried`, `terminated` or `skipped`.
+pub const MESSAGE_OUTCOME: &str = "seqline.stream.message.outcome";
 /// The attribute with the version of the program.
 pub const VERSION: &str = "seqline.version";
 /// The attribute with the role of the process.
@@ -125,6 +139,25 @@ metrics! {
     STAGED_AGE = "seqline.sequencer.staged_age", Gauge, "s", [], true, "How long the first of them has waited; 0 when none waits.";
     LOCK_WAITERS = "seqline.numbering.lock.waiters", Gauge, "{session}", [], true, "Sessions that wait for the right to number their events.";
     LOCK_WAIT = "seqline.numbering.lock.wait", Gauge, "s", [], true, "How long the one of them has waited that waits longest; 0 without any.";
+    RELAY_BACKLOG = "seqline.relay.backlog", Gauge, "{event}", [RELAY], true, "Events of the log that a relay has still to copy into its stream. Known to every process, also while the relay is dead.";
+    RELAY_BACKLOG_AGE = "seqline.relay.backlog_age", Gauge, "s", [RELAY], true, "How long ago the transaction of the first of these events began; 0 at the head.";
+    RELAY_RUNNING = "seqline.relay.running", Gauge, "", [RELAY], true, "1 while any process has the lease of a relay.";
+    RELAY_PAUSED = "seqline.relay.paused", Gauge, "", [RELAY], true, "1 for a relay that somebody has paused.";
+    RELAY_STALLED = "seqline.relay.stalled", Gauge, "", [RELAY, RELAY_REASON], true, "1 for a relay that does not get on, by what keeps it from that. Absent while it gets on.";
+    RELAY_INCIDENTS = "seqline.relay.incidents", Gauge, "{event}", [RELAY, INCIDENT_KIND], true, "What a relay met and nobody has acknowledged, by kind: how many events or messages. Absent without any.";
+    RELAY_PUBLISHED = "seqline.relay.published", Counter, "{message}", [RELAY], false, "Messages that a relay in this process has published and the broker has acknowledged.";
+    RELAY_FAILURES = "seqline.relay.failures", Counter, "{failure}", [RELAY, FAILURE_KIND], false, "What a relay in this process had to look again after, by kind.";
+    STREAM_MESSAGES = "seqline.stream.messages", Gauge, "{message}", [STREAM], false, "Messages that the stream holds, as the process knows that runs the relay.";
+    STREAM_SIZE = "seqline.stream.size", Gauge, "By", [STREAM], false, "What they take.";
+    STREAM_FILL = "seqline.stream.fill", Gauge, "1", [STREAM], false, "That as a part of what the stream may hold. At 1 messages go before their time.";
+    STREAM_OLDEST_AGE = "seqline.stream.oldest_age", Gauge, "s", [STREAM], false, "How long ago the oldest message was stored: how far back the stream really reaches. Absent without messages.";
+    STREAM_CONSUMER_RETRIES = "seqline.stream.consumer.retries", Gauge, "{event}", [STREAM_CONSUMER], true, "Events that a consumer of the stream has to try again.";
+    STREAM_CONSUMER_DEAD = "seqline.stream.consumer.dead_letters", Gauge, "{event}", [STREAM_CONSUMER], true, "Events and messages that a consumer of the stream gave up, as far as nobody has settled them.";
+    STREAM_CONSUMER_MESSAGES = "seqline.stream.consumer.messages", Counter, "{message}", [STREAM_CONSUMER, MESSAGE_OUTCOME], false, "Messages that a consumer of the stream has dealt with in this process, by what became of them.";
+    STREAM_CONSUMER_REDELIVERED = "seqline.stream.consumer.redelivered", Counter, "{message}", [STREAM_CONSUMER], false, "Messages that the broker gave to a consumer in this process and had given before.";
+    STREAM_CONSUMER_DROPPED = "seqline.stream.consumer.dropped", Counter, "{event}", [STREAM_CONSUMER], false, "Events that the broker had dropped for a consumer, and that this process found by comparing the log with what was handled. They are handled all the same.";
+    STREAM_CONSUMER_PENDING = "seqline.stream.consumer.pending", Gauge, "{message}", [STREAM_CONSUMER], false, "Messages that the broker has still to give to a consumer.";
+    STREAM_CONSUMER_ACK_PENDING = "seqline.stream.consumer.ack_pending", Gauge, "{message}", [STREAM_CONSUMER], false, "Messages that all processes together have in hand for a consumer.";
     LISTENER_CONNECTED = "seqline.listener.connected", Gauge, "", [LISTENER], false, "1 while a listening connection of this process is up, 0 while it polls. Absent where it does not listen.";
     NOTIFICATION_QUEUE = "seqline.db.notification_queue.usage", Gauge, "1", [], true, "How full PostgreSQL's queue of notifications is. At 1 commits that notify fail.";
     OLDEST_TRANSACTION = "seqline.db.oldest_transaction_age", Gauge, "s", [], true, "Age of the oldest transaction that keeps vacuum from removing what is dead, prepared ones included. Those of other roles are seen by a role with pg_read_all_stats only.";

@@ -51,6 +51,8 @@ pub(super) fn points(facts: &Facts, retention: Retention, now: OffsetDateTime) -
     log(facts, &mut points);
     consumers(facts, now, &mut points);
     agents(facts, now, &mut points);
+    relays(facts, now, &mut points);
+    stream_consumers(facts, &mut points);
     held(facts, retention, now, &mut points);
     numbering(facts, now, &mut points);
     let database = &facts.database;
@@ -107,6 +109,39 @@ fn agents(facts: &Facts, now: OffsetDateTime, points: &mut Vec<Point>) {
             _ => consumer.pending_at.map(|at| age(at, now)),
         };
         points.extend(pending.map(|age| Point::of(&of::AGENT_PENDING_AGE, &of_consumer, age)));
+    }
+}
+
+fn relays(facts: &Facts, now: OffsetDateTime, points: &mut Vec<Point>) {
+    for relay in facts.relays.iter().flatten() {
+        let mut add = |metric, more: Option<&str>, value| {
+            let attributes: Vec<&str> = [relay.relay.as_str()].into_iter().chain(more).collect();
+            points.push(Point::of(metric, &attributes, value));
+        };
+        let flag = |on: bool| if on { 1.0 } else { 0.0 };
+        add(&of::RELAY_BACKLOG, None, number(relay.behind));
+        match (relay.behind, relay.oldest_at) {
+            (0, _) => add(&of::RELAY_BACKLOG_AGE, None, 0.0),
+            (_, Some(at)) => add(&of::RELAY_BACKLOG_AGE, None, age(at, now)),
+            // Retention may have taken it since: then it is not known now.
+            (_, None) => {}
+        }
+        add(&of::RELAY_RUNNING, None, flag(relay.active));
+        add(&of::RELAY_PAUSED, None, flag(relay.paused));
+        if let Some(by) = &relay.stalled_by {
+            add(&of::RELAY_STALLED, Some(by), 1.0);
+        }
+        for (kind, count) in &relay.incidents {
+            add(&of::RELAY_INCIDENTS, Some(kind), number(*count));
+        }
+    }
+}
+
+fn stream_consumers(facts: &Facts, points: &mut Vec<Point>) {
+    for consumer in facts.stream_consumers.iter().flatten() {
+        let of_consumer = [consumer.consumer.as_str()];
+        points.push(Point::of(&of::STREAM_CONSUMER_RETRIES, &of_consumer, number(consumer.retries)));
+        points.push(Point::of(&of::STREAM_CONSUMER_DEAD, &of_consumer, number(consumer.dead_letters)));
     }
 }
 

@@ -82,7 +82,7 @@ impl Alert {
 
 fn alerts() -> Vec<Alert> {
     let alerts: Vec<_> = read(RULES).split("- alert: ").skip(1).map(Alert::parse).collect();
-    assert_eq!(alerts.len(), 23, "all of them are found");
+    assert_eq!(alerts.len(), 30, "all of them are found");
     alerts
 }
 
@@ -173,7 +173,7 @@ fn the_number_of_a_rule_is_the_default_of_the_key_that_it_names() {
             expected.parse().or_else(|_| humantime::parse_duration(&expected).map(|it| it.as_secs_f64()));
         assert_eq!(found, number.ok(), "{}: the default of {} is {expected}", alert.name, alert.field("key"));
     }
-    assert_eq!(with_a_key, 11);
+    assert_eq!(with_a_key, 14);
 }
 
 #[tokio::test]
@@ -212,9 +212,13 @@ fn what_a_rule_says_names_its_key_and_its_consumer_and_holds_no_number() {
         if let Some(key) = alert.fields.get("key") {
             assert!(summary.contains(key), "{}: {summary}", alert.name);
         }
-        for labels in
-            [&["seqline_consumer_name"] as &[&str], &["seqline_agent_id", "seqline_agent_consumer_name"]]
-        {
+        for labels in [
+            &["seqline_consumer_name"] as &[&str],
+            &["seqline_agent_id", "seqline_agent_consumer_name"],
+            &["seqline_relay_name"],
+            &["seqline_stream_name"],
+            &["seqline_stream_consumer_name"],
+        ] {
             let is_of_a_consumer = alert.expr.contains(&format!("by (job, {})", labels.join(", ")));
             for label in labels {
                 let names_it = summary.contains(&format!("{{{{ $labels.{label} }}}}"));

@@ -4,7 +4,7 @@ use seqline::status::Staged;
 use uuid::Uuid;
 
 use super::*;
-use crate::metrics::facts::LogFacts;
+use crate::metrics::facts::{LogFacts, RelayFacts, StreamConsumerFacts};
 use crate::store::metrics::{AgentFacts, AgentLag, DatabaseFacts, JobFacts};
 
 const NOW: OffsetDateTime = time::macros::datetime!(2026-11-30 12:00 UTC);
@@ -24,6 +24,8 @@ fn facts() -> Facts {
         read_only: false,
         consumers: Vec::new(),
         agents: None,
+        relays: None,
+        stream_consumers: None,
         holdings: Some(Vec::new()),
         database: DatabaseFacts {
             follows: false,
@@ -74,6 +76,9 @@ fn every_metric_of_the_database_has_a_value_and_no_other_has() {
     let mut facts = facts();
     facts.consumers = vec![consumer(8, Some(5))];
     facts.agents = Some(AgentFacts { held: 1, free: 0, behind: vec![agent_lag(2, Some(5))] });
+    facts.relays = Some(vec![relay(2, Some(5))]);
+    facts.stream_consumers =
+        Some(vec![StreamConsumerFacts { consumer: "mail".to_owned(), retries: 1, dead_letters: 2 }]);
     facts.holdings = Some(vec![holding(1, 30)]);
     facts.jobs = Some(JobFacts {
         counts: vec![("available".to_owned(), 1)],
@@ -92,6 +97,51 @@ fn every_metric_of_the_database_has_a_value_and_no_other_has() {
         assert_eq!(point.attributes.len(), point.metric.attributes.len(), "{}", point.metric.name);
         assert_eq!(point.attributes().len(), point.attributes.len(), "{}", point.metric.name);
     }
+}
+
+fn relay(behind: i64, oldest_seconds: Option<u32>) -> RelayFacts {
+    RelayFacts {
+        relay: "jetstream".to_owned(),
+        behind,
+        oldest_at: oldest_seconds.map(|seconds| NOW - Duration::from_secs(seconds.into())),
+        active: true,
+        paused: false,
+        stalled_by: Some("stream_full".to_owned()),
+        incidents: vec![("foreign_messages".to_owned(), 3)],
+    }
+}
+
+#[test]
+fn a_relay_has_a_backlog_also_while_nobody_runs_it() {
+    let mut facts = facts();
+    facts.relays = Some(vec![RelayFacts { active: false, paused: true, ..relay(2, Some(5)) }]);
+    assert_eq!(value(&facts, &of::RELAY_BACKLOG), 2.0);
+    assert_eq!(value(&facts, &of::RELAY_BACKLOG_AGE), 5.0);
+    assert_eq!([value(&facts, &of::RELAY_RUNNING), value(&facts, &of::RELAY_PAUSED)], [0.0, 1.0]);
+    let points_of = |metric: &Metric| {
+        let points = points(&facts, RETENTION, NOW).into_iter().filter(|point| point.metric == metric);
+        points.map(|point| (point.value, point.attributes)).collect::<Vec<_>>()
+    };
+    let with = |more: &str| vec!["jetstream".to_owned(), more.to_owned()];
+    assert_eq!(points_of(&of::RELAY_STALLED), [(1.0, with("stream_full"))]);
+    assert_eq!(points_of(&of::RELAY_INCIDENTS), [(3.0, with("foreign_messages"))]);
+    // At the head an event that is being copied is no backlog, and what retention took has no age.
+    facts.relays = Some(vec![RelayFacts { stalled_by: None, incidents: Vec::new(), ..relay(0, Some(5)) }]);
+    assert_eq!(value(&facts, &of::RELAY_BACKLOG_AGE), 0.0);
+    assert_eq!(values(&facts, &of::RELAY_STALLED), []);
+    assert_eq!(values(&facts, &of::RELAY_INCIDENTS), []);
+    facts.relays = Some(vec![relay(2, None)]);
+    assert_eq!(values(&facts, &of::RELAY_BACKLOG_AGE), []);
+}
+
+#[test]
+fn what_waits_for_a_consumer_of_the_stream_is_told_also_when_it_is_nothing() {
+    let mut facts = facts();
+    let consumer = "mail".to_owned();
+    facts.stream_consumers = Some(vec![StreamConsumerFacts { consumer, retries: 0, dead_letters: 2 }]);
+    let mail = Some("mail".to_owned());
+    assert_eq!(values(&facts, &of::STREAM_CONSUMER_RETRIES), [(0.0, mail.clone())]);
+    assert_eq!(values(&facts, &of::STREAM_CONSUMER_DEAD), [(2.0, mail)]);
 }
 
 #[test]
