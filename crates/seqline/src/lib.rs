@@ -36,6 +36,7 @@
 //! | [`identity`] | whether this is the server and the history that the numbers belong to |
 //! | [`tail`] | follow the log and hand it to sinks |
 //! | [`consumer`] | handle every event exactly once, in your database |
+//! | [`ledger`] | handle an event once that comes more than once, from elsewhere |
 //! | [`audit`] | who did what to it, and why |
 //! | [`job`] | hand work to a job queue, in the same transaction |
 //! | [`maintenance`] | partitions and retention |
@@ -68,6 +69,7 @@ pub mod durable;
 pub mod envelope;
 pub mod identity;
 pub mod job;
+pub mod ledger;
 pub mod maintenance;
 pub mod migrate;
 pub mod pool;

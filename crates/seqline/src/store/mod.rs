@@ -14,6 +14,7 @@ pub(crate) mod consumers;
 pub(crate) mod durable;
 pub(crate) mod identity;
 pub(crate) mod jobs;
+pub(crate) mod ledger;
 pub(crate) mod listen;
 pub(crate) mod migrations;
 pub(crate) mod operate;

@@ -15,6 +15,7 @@ mod identity;
 mod isolation;
 mod jobs;
 mod learn;
+mod ledger;
 mod migrations;
 mod modes;
 mod mutations;
