@@ -3,3 +3,6 @@
 
 pub(crate) mod dead_letters;
 pub(crate) mod relay_operate;
+pub(crate) mod consumers;
+pub(crate) mod effects;
+pub(crate) mod retries;

@@ -1,0 +1,156 @@
+//! What the broker dropped silently: found by comparing the log with what was handled.
+//!
+//! A message can go before it was delivered: at a bound of the stream, by a purge, with a server that lost its disk. The broker goes on with the
+//! next one and says nothing. But everything in the stream up to the acknowledged floor was delivered and settled. So the log up to the position
+//! there has to be in the ledger, among the retries or among the dead letters; what is not is tried from the log.
+
+use async_nats::jetstream::stream::Stream;
+
+use super::durable::{self, Stored};
+use super::error::PassError;
+use super::place::{Link, is_beyond};
+use super::runtime::{Runtime, State};
+use crate::store;
+use crate::store::consumers::{Bounds, Registration};
+
+/// Batches that are compared before messages get their turn.
+const BATCHES_MAX: usize = 20;
+
+/// Up to where the log can be compared, by what was found in the stream.
+#[derive(Debug)]
+struct Floor {
+    stream_seq: u64,
+    stream_created: i64,
+    /// The message there.
+    at: Option<Stored>,
+    /// The one behind it, when there is none.
+    behind: Option<Stored>,
+}
+
+impl Runtime {
+    /// Compares, if it is time to.
+    pub(super) async fn reconcile(&self, state: &mut State) -> Result<(), PassError> {
+        let shared = &*self.shared;
+        let now = shared.clock.elapsed();
+        let (Some(link), Some(registration)) = (&state.link, state.registration) else { return Ok(()) };
+        if now < state.reconcile_at {
+            return Ok(());
+        }
+        let Some(floor) = self.floor(link).await? else {
+            // It has to be made again, which is done where it is connected.
+            state.link = None;
+            return Ok(());
+        };
+        let (registration, dropped, is_done) = self.compare(registration, &floor).await?;
+        state.registration = Some(registration);
+        if is_done {
+            state.reconcile_at = now.saturating_add(shared.config.reconcile_interval);
+        }
+        if dropped > 0 {
+            state.retry_at = std::time::Duration::ZERO;
+            shared.tally.count_dropped(dropped);
+            tracing::warn!(
+                consumer = shared.name(),
+                count = dropped,
+                "broker dropped events before it delivered them, they are handled from the log"
+            );
+        }
+        Ok(())
+    }
+
+    /// How far the consumer is in the stream; none when it has to begin anew.
+    async fn floor(&self, link: &Link) -> Result<Option<Floor>, PassError> {
+        let Some(info) = durable::info(&link.stream, self.shared.name()).await? else { return Ok(None) };
+        self.note_waiting(&info);
+        if is_beyond(&info, &link.stream).await? {
+            return Ok(None);
+        }
+        let stream_seq = info.ack_floor.stream_sequence;
+        let (at, behind) = around(&link.stream, stream_seq).await?;
+        Ok(Some(Floor { stream_seq, stream_created: link.stream_created, at, behind }))
+    }
+
+    /// Compares up to a floor. Where the consumer stands then, how many events were dropped, and whether that was all.
+    async fn compare(
+        &self,
+        mut registration: Registration,
+        floor: &Floor,
+    ) -> Result<(Registration, u64, bool), PassError> {
+        let shared = &*self.shared;
+        let mut lease = shared.lease().await?;
+        let mut dropped = 0;
+        for _ in 0..BATCHES_MAX {
+            let mut tx = shared.ask(lease.begin()).await?;
+            let log = shared.ask(store::consumers::bounds(&mut tx)).await?;
+            let mut until = shared.ask(position_of(&mut tx, shared, floor, &log)).await?;
+            let from = registration.reconciled_to;
+            // A log that was restored can end before it, and gives those positions again.
+            let after = from.min(log.head).max(log.min_retained - 1);
+            until = until
+                .min(log.head)
+                .min(after.saturating_add(i64::from(shared.config.reconcile_batch.max(1))));
+            if until <= after && from <= log.head {
+                shared.commit(tx).await?;
+                lease.done();
+                return Ok((registration, dropped, true));
+            }
+            let to = until.max(after);
+            let asking = shared.asking();
+            let put = store::consumers::put_dropped(&mut tx, &asking, after, to);
+            let put = shared.ask(put).await?;
+            let moved = store::consumers::set_reconciled(&mut tx, shared.name(), from, to);
+            if shared.ask(moved).await? {
+                shared.commit(tx).await?;
+                registration.reconciled_to = to;
+                dropped += put;
+                continue;
+            }
+            // Another process was faster, or somebody has removed the consumer.
+            shared.ask(async { tx.rollback().await }).await?;
+            let mut tx = shared.ask(lease.begin()).await?;
+            let now = shared.ask(store::consumers::registration(&mut tx, shared.name())).await?;
+            shared.commit(tx).await?;
+            lease.done();
+            return Ok((now.unwrap_or(registration), dropped, true));
+        }
+        lease.done();
+        Ok((registration, dropped, false))
+    }
+}
+
+/// The message at a number, or else the first one behind it.
+async fn around(stream: &Stream, stream_seq: u64) -> Result<(Option<Stored>, Option<Stored>), PassError> {
+    let of_ours = |stored: Option<Stored>| stored.filter(|stored| stored.identity.is_some());
+    let at = match stream_seq {
+        0 => None,
+        seq => of_ours(durable::message_at(stream, seq).await?),
+    };
+    if at.is_some() {
+        return Ok((at, None));
+    }
+    Ok((None, of_ours(durable::message_from(stream, stream_seq + 1).await?)))
+}
+
+/// Up to which position everything that is in the stream was settled: what the message at the floor says, or the one behind it, or a relay. 0
+/// when nobody can say.
+async fn position_of(
+    tx: &mut sqlx::PgConnection,
+    shared: &super::runtime::Shared,
+    floor: &Floor,
+    log: &Bounds,
+) -> Result<i64, sqlx::Error> {
+    let seq = i64::try_from(floor.stream_seq).unwrap_or(i64::MAX);
+    let relayed = store::consumers::relayed_to(tx, &shared.stream.name, floor.stream_created, seq).await?;
+    let mut position = relayed.unwrap_or(0);
+    for (stored, less) in [(&floor.at, 0), (&floor.behind, 1)] {
+        let Some(identity) = stored.as_ref().and_then(|stored| stored.identity) else { continue };
+        let is_ours = identity.epoch == log.epoch
+            || store::consumers::ids_at(tx, &[identity.position])
+                .await?
+                .contains(&(identity.position, identity.event_id));
+        if is_ours {
+            position = position.max(identity.position - less);
+        }
+    }
+    Ok(position)
+}

@@ -1,0 +1,156 @@
+//! Consumers of the stream: that they are there, and how far the log was compared with what they have handled.
+
+use sqlx::{PgConnection, Row};
+use uuid::Uuid;
+
+/// What is recorded of a consumer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Registration {
+    /// Nothing up to here is expected of it.
+    pub(crate) start_position: i64,
+    /// Up to here the log was compared.
+    pub(crate) reconciled_to: i64,
+}
+
+/// What a consumer is.
+pub(crate) struct Asking<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) stream: &'a str,
+    pub(crate) types: Option<&'a [String]>,
+    pub(crate) spaces: Option<&'a [String]>,
+}
+
+pub(crate) async fn registration(
+    connection: &mut PgConnection,
+    name: &str,
+) -> Result<Option<Registration>, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT c.start_position, c.reconciled_to FROM seqline.stream_consumers c WHERE c.name = $1",
+    )
+    .bind(name)
+    .fetch_optional(connection)
+    .await?;
+    row.map(|row| Ok(Registration { start_position: row.try_get(0)?, reconciled_to: row.try_get(1)? }))
+        .transpose()
+}
+
+/// Records a consumer, or what it asks for now. One that was there stays where it was.
+pub(crate) async fn register(
+    connection: &mut PgConnection,
+    asking: &Asking<'_>,
+    start_position: i64,
+) -> Result<Registration, sqlx::Error> {
+    let row = sqlx::query(
+        "INSERT INTO seqline.stream_consumers AS c (name, stream, types, spaces, start_position, reconciled_to)
+         VALUES ($1, $2, $3, $4, $5, $5)
+         ON CONFLICT (name) DO UPDATE
+         SET stream = excluded.stream, types = excluded.types, spaces = excluded.spaces, updated_at = now()
+         RETURNING c.start_position, c.reconciled_to",
+    )
+    .bind(asking.name)
+    .bind(asking.stream)
+    .bind(asking.types)
+    .bind(asking.spaces)
+    .bind(start_position)
+    .fetch_one(connection)
+    .await?;
+    Ok(Registration { start_position: row.try_get(0)?, reconciled_to: row.try_get(1)? })
+}
+
+/// Up to which position a relay of this log has filled a stream, as far as the stream has this number; none when no relay says so.
+pub(crate) async fn relayed_to(
+    connection: &mut PgConnection,
+    stream: &str,
+    stream_created: i64,
+    stream_seq: i64,
+) -> Result<Option<i64>, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT max(c.position) FROM seqline.relay_cursors c
+         WHERE c.stream = $1 AND c.stream_created = $2 AND c.stream_seq <= $3
+           AND c.epoch = (SELECT i.epoch FROM seqline.log_identity i)",
+    )
+    .bind(stream)
+    .bind(stream_created)
+    .bind(stream_seq)
+    .fetch_one(connection)
+    .await
+}
+
+/// Where the log begins and ends, and in which history.
+pub(crate) struct Bounds {
+    pub(crate) epoch: Uuid,
+    pub(crate) head: i64,
+    pub(crate) min_retained: i64,
+}
+
+pub(crate) async fn bounds(connection: &mut PgConnection) -> Result<Bounds, sqlx::Error> {
+    let row = sqlx::query(
+        "SELECT (SELECT i.epoch FROM seqline.log_identity i), seqline.head(), seqline.min_retained()",
+    )
+    .fetch_one(connection)
+    .await?;
+    Ok(Bounds { epoch: row.try_get(0)?, head: row.try_get(1)?, min_retained: row.try_get(2)? })
+}
+
+/// Which events the log has at these positions. Not persistent, so that planning leaves out partitions.
+pub(crate) async fn ids_at(
+    connection: &mut PgConnection,
+    positions: &[i64],
+) -> Result<Vec<(i64, Uuid)>, sqlx::Error> {
+    sqlx::query_as("SELECT e.seq, e.id FROM seqline.event_log e WHERE e.seq = ANY ($1)")
+        .bind(positions)
+        .persistent(false)
+        .fetch_all(connection)
+        .await
+}
+
+/// Has every event that a consumer asks for, of the positions above `after` up to `until`, and that it neither handled nor gave up nor is to try
+/// again, be tried from the log. How many. Not persistent, so that planning leaves out partitions.
+pub(crate) async fn put_dropped(
+    connection: &mut PgConnection,
+    asking: &Asking<'_>,
+    after: i64,
+    until: i64,
+) -> Result<u64, sqlx::Error> {
+    let put = sqlx::query(
+        "INSERT INTO seqline.stream_retries (consumer, event_id, position, attempts, next_attempt_at, cause)
+         SELECT $1, e.id, e.seq, 0, clock_timestamp(), 'dropped'
+         FROM seqline.event_log e
+         WHERE e.seq > $2 AND e.seq <= $3
+           AND ($4::text[] IS NULL OR e.type = ANY ($4) OR EXISTS (
+               SELECT FROM unnest($4::text[]) AS t (pattern) WHERE right(t.pattern, 2) = '.*' AND e.type ^@ left(t.pattern, -1)
+           ))
+           AND ($5::text[] IS NULL OR e.space_id = ANY ($5))
+           AND NOT EXISTS (SELECT FROM seqline.consumed_events c WHERE c.consumer = $1 AND c.event_id = e.id)
+           AND NOT EXISTS (SELECT FROM seqline.dead_letters d WHERE d.consumer = $1 AND d.event_id = e.id)
+         ON CONFLICT DO NOTHING",
+    )
+    .bind(asking.name)
+    .bind(after)
+    .bind(until)
+    .bind(asking.types)
+    .bind(asking.spaces)
+    .persistent(false)
+    .execute(connection)
+    .await?;
+    Ok(put.rows_affected())
+}
+
+/// Moves the mark up to which the log was compared. Whether it was where the caller thought.
+pub(crate) async fn set_reconciled(
+    connection: &mut PgConnection,
+    name: &str,
+    from: i64,
+    to: i64,
+) -> Result<bool, sqlx::Error> {
+    let moved = sqlx::query(
+        "UPDATE seqline.stream_consumers c SET reconciled_to = $3, updated_at = now()
+         WHERE c.name = $1 AND c.reconciled_to = $2",
+    )
+    .bind(name)
+    .bind(from)
+    .bind(to)
+    .execute(connection)
+    .await?;
+    Ok(moved.rows_affected() > 0)
+}

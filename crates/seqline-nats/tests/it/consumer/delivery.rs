@@ -1,0 +1,210 @@
+//! Delivered, handled once, acknowledged.
+
+use seqline_nats::consumer::{StartAt, StreamConsumer};
+use seqline_testkit::eventually;
+
+use super::support::*;
+
+#[tokio::test]
+async fn an_event_is_delivered_handled_once_and_acknowledged() {
+    let site = Site::new().await;
+    let ids = site.feed(1..=3).await;
+    let probe = Probe::plain();
+    let runtime = site.runtime(PROBE, probe.clone(), quick());
+    let pass = runtime.poll_once().await.unwrap();
+    assert_eq!((pass.handled, pass.duplicates, pass.retried), (3, 0, 0));
+    assert_eq!((probe.calls(), site.effects(PROBE).await), (vec![1, 2, 3], ids));
+    let info = site.settled_info(PROBE).await;
+    assert_eq!((info.ack_floor.stream_sequence, info.num_redelivered), (3, 0));
+    assert!(runtime.poll_once().await.unwrap().is_idle());
+}
+
+#[tokio::test]
+async fn the_consumer_at_the_broker_is_as_it_has_to_be() {
+    let site = Site::new().await;
+    let runtime = site.runtime(PROBE, Probe::plain(), quick());
+    runtime.poll_once().await.unwrap();
+    let config = site.info(PROBE).await.config;
+    assert_eq!(config.durable_name.as_deref(), Some(PROBE));
+    assert_eq!((config.max_deliver, config.max_ack_pending, config.ack_wait.as_secs()), (-1, 100, 30));
+    assert_eq!((config.filter_subject.as_str(), config.deliver_subject), ("events.>", None));
+    // What may be changed is, by whoever comes next.
+    let mut changed = quick();
+    changed.ack_wait = std::time::Duration::from_secs(7);
+    let consumer = StreamConsumer::new(PROBE, Probe::plain()).unwrap().types(["order.*", "a.b"]).unwrap();
+    site.runtime_of(consumer, changed).poll_once().await.unwrap();
+    let config = site.info(PROBE).await.config;
+    assert_eq!((config.ack_wait.as_secs(), config.filter_subjects.len()), (7, 2));
+}
+
+#[tokio::test]
+async fn what_comes_twice_has_its_effect_once_also_after_a_restart() {
+    let site = Site::new().await;
+    let ids = site.feed(1..=3).await;
+    let first = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    first.stops().await;
+    // The broker remembers ids for a while: another one is another message.
+    let epoch = site.epoch().await;
+    for mut message in site.messages(&ids, epoch).await {
+        message.headers.insert(async_nats::header::NATS_MESSAGE_ID, format!("again-{}", message.subject.len() + ids.len()));
+        message.headers.insert(async_nats::header::NATS_MESSAGE_ID, uuid::Uuid::new_v4().to_string());
+        site.send(message).await;
+    }
+    let probe = Probe::plain();
+    let second = site.start(PROBE, probe.clone());
+    eventually(DEADLINE, "all are recognised", async || second.tally.duplicates() == 3).await;
+    assert_eq!(probe.calls(), [0; 0]);
+    assert_eq!(site.effects(PROBE).await, ids);
+    assert_eq!(site.settled_info(PROBE).await.ack_floor.stream_sequence, 6);
+    second.stops().await;
+}
+
+#[tokio::test]
+async fn two_instances_divide_the_work_and_each_event_is_handled_by_one() {
+    let site = Site::new().await;
+    let slow = || {
+        Probe::acting(|_, context| {
+            Box::pin(async {
+                sqlx::query("SELECT pg_sleep(0.002)").execute(context.connection()).await?;
+                Ok(())
+            })
+        })
+    };
+    let (one, other) = (slow(), slow());
+    let running = [site.start(PROBE, one.clone()), site.start(PROBE, other.clone())];
+    let ids = site.feed(1..=400).await;
+    site.handles(PROBE, &ids).await;
+    let mut calls = [one.calls(), other.calls()].concat();
+    calls.sort_unstable();
+    assert_eq!(calls, (1..=400).collect::<Vec<_>>());
+    assert!(!one.calls().is_empty() && !other.calls().is_empty(), "one of them did nothing");
+    for running in running {
+        running.stops().await;
+    }
+}
+
+#[tokio::test]
+async fn each_consumer_gets_every_event() {
+    let site = Site::new().await;
+    let running = [site.start("invoices", Probe::plain()), site.start("mails", Probe::plain())];
+    let ids = site.feed(1..=60).await;
+    site.handles("invoices", &ids).await;
+    site.handles("mails", &ids).await;
+    for running in running {
+        running.stops().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_published_while_it_is_stopped_arrives_afterwards() {
+    let site = Site::new().await;
+    let mut ids = site.feed(1..=5).await;
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    running.stops().await;
+    ids.extend(site.feed(6..=80).await);
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    running.stops().await;
+}
+
+#[tokio::test]
+async fn what_was_not_asked_for_is_passed_over() {
+    let site = Site::new().await;
+    let probe = Probe::plain();
+    // No subject can say this, so the broker sends more.
+    let consumer = StreamConsumer::new(PROBE, probe.clone()).unwrap();
+    let consumer = consumer.types(["order.*"]).unwrap().spaces(["shop-1"]).unwrap();
+    let in_shop = |n: i64| {
+        let payload = seqline::Payload::from_json(&format!("{{\"n\": {n}}}")).unwrap();
+        seqline::NewEvent::builder("order.paid", "order", "any").space("shop-1").payload(payload).build().unwrap()
+    };
+    let ids = append(&site.db.producer(), [event(1), in_shop(2), event_of("cart.filled", 3), event(4)]).await;
+    site.publish(&ids).await;
+    let running = Running::start(site.runtime_of(consumer, quick()));
+    site.handles(PROBE, &ids[1..2]).await;
+    eventually(DEADLINE, "the others are passed over", async || running.tally.skipped() == 2).await;
+    let info = site.settled_info(PROBE).await;
+    assert_eq!(info.delivered.consumer_sequence, 3, "the broker leaves out what it can");
+    eventually(DEADLINE, "the log is compared", async || site.reconciled_to(PROBE).await == 4).await;
+    assert_eq!((probe.calls(), site.ledger(PROBE).await), (vec![2], ids[1..2].to_vec()));
+    running.stops().await;
+}
+
+#[tokio::test]
+async fn one_that_starts_with_what_is_new_never_gets_what_was_there() {
+    let site = Site::new().await;
+    let old = site.feed(1..=5).await;
+    let consumer = || StreamConsumer::new(PROBE, Probe::plain()).unwrap().start_at(StartAt::New);
+    let running = Running::start(site.runtime_of(consumer(), quick()));
+    eventually(DEADLINE, "it is at the broker", async || site.stream().await.consumer_info(PROBE).await.is_ok()).await;
+    let new = site.feed(6..=8).await;
+    site.handles(PROBE, &new).await;
+    running.stops().await;
+    // Also when its place is lost.
+    site.stream().await.delete_consumer(PROBE).await.unwrap();
+    let running = Running::start(site.runtime_of(consumer(), quick()));
+    eventually(DEADLINE, "everything came again", async || {
+        (running.tally.skipped(), running.tally.duplicates()) == (old.len() as u64, new.len() as u64)
+    })
+    .await;
+    assert_eq!(site.effects(PROBE).await, new);
+    running.stops().await;
+}
+
+#[tokio::test]
+async fn a_handler_may_append_events_of_its_own() {
+    let site = Site::new().await;
+    let probe = Probe::acting(|event, context| {
+        let n = number(event);
+        Box::pin(async move {
+            seqline::append(context.transaction(), &[event_of("order.seen", n)]).await?;
+            match n {
+                2 => Err("refused".into()),
+                _ => Ok(()),
+            }
+        })
+    });
+    let ids = site.feed(1..=3).await;
+    let mut config = quick();
+    config.attempts = 1;
+    let running = Running::start(site.runtime(PROBE, probe, config));
+    site.handles(PROBE, &[ids[0], ids[2]]).await;
+    site.db.settled().await;
+    let seen: Vec<i64> = sqlx::query_scalar("SELECT (payload ->> 'n')::bigint FROM seqline.event_log WHERE type = 'order.seen' ORDER BY 1")
+        .fetch_all(&site.db.admin())
+        .await
+        .unwrap();
+    assert_eq!(seen, [1, 3]);
+    running.stops().await;
+}
+
+#[tokio::test]
+async fn a_slow_handler_is_not_run_twice() {
+    let site = Site::new().await;
+    let ids = site.feed(1..=3).await;
+    let probe = Probe::acting(|event, context| {
+        let slow = number(event) == 1;
+        Box::pin(async move {
+            if slow {
+                sqlx::query("SELECT pg_sleep(5)").execute(context.connection()).await?;
+            }
+            Ok(())
+        })
+    });
+    let mut config = quick();
+    config.ack_wait = std::time::Duration::from_secs(2);
+    let running = [
+        Running::start(site.runtime(PROBE, probe.clone(), config.clone())),
+        Running::start(site.runtime(PROBE, probe.clone(), config)),
+    ];
+    site.handles(PROBE, &ids).await;
+    let info = site.settled_info(PROBE).await;
+    // Those that waited behind it were kept in hand too.
+    assert_eq!((probe.calls().len(), info.delivered.consumer_sequence, info.num_redelivered), (3, 3, 0));
+    for running in running {
+        assert_eq!(running.tally.redelivered(), 0);
+        running.stops().await;
+    }
+}
