@@ -39,3 +39,37 @@ pub(crate) const CONSUMER_FACTS_INTERVAL: Duration = Duration::from_secs(10);
 
 /// How long what was said last may take to get to the broker when a consumer ends.
 pub(crate) const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Most messages that a relay has under way at once. What it looks through after a loss grows with it, and more than this is no faster.
+pub(crate) const RELAY_WINDOW_MAX: u32 = 4096;
+
+/// Most bytes that a relay has under way at once, whatever its settings say: they are in memory twice, here and at the broker.
+pub(crate) const RELAY_WINDOW_BYTES_MAX: u32 = 256 * 1024 * 1024;
+
+/// Messages that are read from the stream and compared with the log at once. Also how many requests for them are under way.
+pub(crate) const WALK_CHUNK: u64 = 256;
+
+/// How far back a relay looks in a stream for a message of its log. Who keeps more than that of somebody else's messages behind the last one
+/// of ours has the log published again.
+pub(crate) const LOOK_BACK_MAX: u64 = 1_000_000;
+
+/// The first pause after a failure of a relay. As a rule a connection that was cut is back within that.
+pub(crate) const RESYNC_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often a relay that has messages under way looks whether its connection is still the same and its answers are in time.
+pub(crate) const WATCH_INTERVAL: Duration = Duration::from_millis(20);
+
+/// How long a relay that is to stop waits for what is under way. It is found again when somebody goes on.
+pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often the facts about the stream are asked for again.
+pub(crate) const STREAM_FACTS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often a relay looks whether the history of the log is settled, beside each time that it begins anew.
+pub(crate) const HISTORY_LOOK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Most events of an atomic batch: what brokers take.
+pub(crate) const BATCH_MAX: u32 = 1000;
+
+/// What the broker adds to a message in its store, at most. Only where a stream is so small that one message fills it does that matter.
+pub(crate) const STORED_OVERHEAD: usize = 64;

@@ -1,1 +1,4 @@
 //! The relay.
+
+mod flow;
+mod support;

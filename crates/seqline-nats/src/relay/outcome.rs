@@ -1,0 +1,102 @@
+//! What is told of how a pass ended: to whoever looks at the row, to metrics, and once to the log of the process.
+
+use super::{Drained, Relay, RelayError};
+use crate::limits::STOP_PATIENCE;
+use crate::store::relay as store;
+
+impl Relay {
+    /// Records how a pass ended.
+    pub(super) async fn conclude(&mut self, done: &Result<Drained, RelayError>) {
+        match done {
+            Ok(_) => self.goes_on().await,
+            Err(RelayError::Stopping | RelayError::HeldElsewhere) => {}
+            Err(error) => {
+                self.link = None;
+                self.tally.add_failure(error.kind());
+                if error.asks_for_less() {
+                    self.adaptation.halve();
+                }
+                match error {
+                    RelayError::Replaced => self.lose(),
+                    RelayError::Database(error) => {
+                        if !std::mem::replace(&mut self.database_away, true) {
+                            tracing::warn!(relay = %self.config.name, error = %error, "the relay cannot ask the database, trying again");
+                        }
+                    }
+                    error if error.stalls() => self.stall(error).await,
+                    error => {
+                        tracing::debug!(relay = %self.config.name, kind = error.kind(), "the relay looks again where the stream is");
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells that nothing keeps it from going on, if something did.
+    pub(super) async fn goes_on(&mut self) {
+        if std::mem::take(&mut self.database_away) {
+            tracing::info!(relay = %self.config.name, "the relay can ask the database again");
+        }
+        let position = self.held.as_ref().map(|held| held.cursor.position);
+        if let Some(kind) = self.tally.set_stalled(None) {
+            tracing::info!(relay = %self.config.name, kind, position, "the relay goes on");
+        }
+        if self.held.as_ref().is_some_and(|held| held.stalled) {
+            // One that cannot be written is written after the next pass.
+            let _ = self.record_stall(None).await;
+        }
+    }
+
+    /// Says what keeps it from going on, once, and lets another process try where it may be only this one that cannot.
+    async fn stall(&mut self, error: &RelayError) {
+        let position = self.held.as_ref().map(|held| held.cursor.position);
+        let kind = error.kind();
+        if self.tally.set_stalled(Some(kind)) != Some(kind) {
+            let name = &self.config.name;
+            match error {
+                RelayError::Stream(_) | RelayError::NoRoom(_) => {
+                    tracing::warn!(relay = %name, kind, position, error = %error, "the relay stands still, trying again");
+                }
+                _ => {
+                    tracing::error!(relay = %name, kind, position, error = %error, "the relay stands still until somebody looks");
+                }
+            }
+        }
+        if self.record_stall(Some(kind)).await.is_ok() && error.is_of_the_connection() {
+            self.release().await;
+        }
+    }
+
+    /// Writes it into the row, where a database that is away is not told.
+    pub(super) async fn record_stall(&mut self, by: Option<&'static str>) -> Result<(), RelayError> {
+        let Ok(lease) = self.lease() else { return Ok(()) };
+        self.source.ask(async |connection| store::set_stalled(connection, lease, by).await).await?;
+        self.held.iter_mut().for_each(|held| held.stalled = by.is_some());
+        Ok(())
+    }
+
+    /// Gives the lease back. A database that is away is not told: then the lease runs out.
+    pub(super) async fn release(&mut self) {
+        if let Ok(lease) = self.lease() {
+            let released = self.source.ask(async |connection| store::release(connection, lease).await).await;
+            if let Err(error) = released {
+                tracing::debug!(relay = %self.config.name, error = %error, "the lease of the relay was not given back");
+            }
+        }
+        self.lose();
+    }
+
+    /// The end: saves and gives back what it holds, as far as that can be done in a moment.
+    pub(super) async fn give_back(&mut self) {
+        let clock = self.clock.clone();
+        let giving_back = async {
+            if self.held.as_ref().is_some_and(|held| held.dirty) {
+                // Whoever comes next walks a little further.
+                let _ = self.save().await;
+            }
+            self.release().await;
+        };
+        clock.timeout(STOP_PATIENCE, giving_back).await;
+        self.lose();
+    }
+}

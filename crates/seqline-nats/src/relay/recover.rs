@@ -1,0 +1,434 @@
+//! Finding out where the stream is. Asked of its leader only: what a replica answers may be old.
+
+use std::collections::BTreeMap;
+
+use async_nats::jetstream;
+use async_nats::jetstream::stream::{Info, RawMessageErrorKind};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use seqline::identity::{Look, OnChange, look};
+use tokio_util::sync::CancellationToken;
+
+use super::cursor::{Cursor, Told};
+use super::send::Link;
+use super::walk::{Anchor, Differ, LookBack, Met, Standing, Walk, judge};
+use super::{Relay, RelayError, RelayStart, StreamFacts};
+use crate::limits::{HISTORY_LOOK_INTERVAL, LOOK_BACK_MAX, STREAM_FACTS_INTERVAL, WALK_CHUNK};
+use crate::message::Identity;
+use crate::store::relay as store;
+use crate::store::relay::Incident;
+use crate::stream::{self as streams, StreamError};
+
+/// What has to be known of the stream to walk over it.
+pub(super) struct Place {
+    created: i64,
+    first: u64,
+    pub(super) last: u64,
+    stream: jetstream::stream::Stream<()>,
+}
+
+/// Why the place that the cursor names says nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Astray {
+    /// It is another stream of the same name.
+    Recreated,
+    /// The stream has lost its end.
+    LostTail,
+    /// The log is another one than the cursor's.
+    OtherHistory,
+}
+
+impl From<Differ> for RelayError {
+    fn from(Differ { position, stream_seq }: Differ) -> Self {
+        Self::HistoriesDiffer { position, stream_seq }
+    }
+}
+
+impl Relay {
+    /// Finds out where the stream is, fills what is missing in it, and connects for going on behind its end.
+    pub(super) async fn recover(&mut self, stop: &CancellationToken) -> Result<Link, RelayError> {
+        let client = self.connected().await?;
+        self.settle_history().await?;
+        loop {
+            let info = self.look_at_stream().await?;
+            let place = self.place(&info).await?;
+            if self.held.is_none() {
+                self.begin(&place).await?;
+            }
+            if self.held()?.told.rewind_to.is_some() {
+                self.rewind(&place).await?;
+            }
+            let log = self.standing().await?;
+            let walk = self.walk_from_cursor(&place, &log).await?;
+            let missing = walk.missing();
+            if missing.is_empty() {
+                self.assumed.clear();
+                let behind = (log.head - walk.position()).max(0);
+                self.again_to = walk.position() + walk.gone_at_end().min(behind);
+                return self.link(client, &info, &place, log.epoch).await;
+            }
+            if stop.is_cancelled() {
+                return Err(RelayError::Stopping);
+            }
+            let link = self.link(client.clone(), &info, &place, log.epoch).await?;
+            self.fill(link, &missing, walk.deleted() > 0).await?;
+        }
+    }
+
+    async fn connected(&self) -> Result<async_nats::Client, RelayError> {
+        let client = self.broker.client().await?;
+        if client.connection_state() != async_nats::connection::State::Connected {
+            // It is being opened again in the background. Not to wait for that says sooner what is the matter.
+            return Err(StreamError::Silent(self.config.stream.name.clone()).into());
+        }
+        if self.config.atomic_batches.is_some() && !client.is_server_compatible(2, 12, 1) {
+            return Err(RelayError::AtomicBatchesUnsupported(client.server_info().version));
+        }
+        Ok(client)
+    }
+
+    /// Looks whether this is the server and the history that the positions belong to: nothing is handed out while that is open.
+    pub(super) async fn settle_history(&mut self) -> Result<(), RelayError> {
+        let (source, watch) = (self.source.clone(), &mut self.watch);
+        let looked = source
+            .within(async {
+                let mut connection = seqline::pool::Lease::acquire(&source.pool).await?;
+                let looked = look(connection.connection(), watch, OnChange::Refuse).await;
+                connection.done();
+                match looked {
+                    Ok(looked) => Ok(looked),
+                    Err(seqline::identity::EpochError::Database(error)) => Err(error.into()),
+                    Err(error) => Err(RelayError::HistoryUnsettled(error.to_string())),
+                }
+            })
+            .await?;
+        match looked {
+            Look::GoOn { .. } | Look::NewEpoch { .. } => {
+                self.settled_at = Some(self.clock.elapsed());
+                Ok(())
+            }
+            Look::Wait { reason, .. } => Err(RelayError::HistoryUnsettled(reason.to_string())),
+            _ => {
+                Err(RelayError::HistoryUnsettled("it says something that this version does not know".into()))
+            }
+        }
+    }
+
+    pub(super) async fn look_now_and_then(&mut self) -> Result<(), RelayError> {
+        let now = self.clock.elapsed();
+        match self.settled_at {
+            Some(at) if now.saturating_sub(at) < HISTORY_LOOK_INTERVAL => Ok(()),
+            _ => self.settle_history().await,
+        }
+    }
+
+    /// Makes the stream where there is none. One that is there is adjusted once only: what an operator changes later stays.
+    async fn look_at_stream(&mut self) -> Result<Info, RelayError> {
+        if self.ensured {
+            if let Some(info) = streams::info(&self.broker, &self.config.stream.name).await? {
+                self.remember_facts(&info);
+                return Ok(info);
+            }
+        }
+        let (info, left) = streams::ensure_stream(&self.broker, &self.config.stream).await?;
+        for left in left {
+            tracing::warn!(relay = %self.config.name, left = ?left, "the stream is left as it is in a setting that differs");
+        }
+        self.ensured = true;
+        self.remember_facts(&info);
+        Ok(info)
+    }
+
+    async fn place(&self, info: &Info) -> Result<Place, RelayError> {
+        let context = self.broker.jetstream().await?;
+        let name = &self.config.stream.name;
+        let stream = context.get_stream_no_info(name).await;
+        Ok(Place {
+            created: i64::try_from(info.created.unix_timestamp_nanos()).unwrap_or(i64::MAX),
+            first: info.state.first_sequence,
+            last: info.state.last_sequence,
+            stream: stream.map_err(|_| StreamError::Silent(name.clone()))?,
+        })
+    }
+
+    /// The facts about the stream, not too often. That they cannot be had now is for whoever needs the stream to find out.
+    pub(super) async fn refresh_facts(&mut self) {
+        let now = self.clock.elapsed();
+        if self.facts_at.is_none_or(|at| now.saturating_sub(at) >= STREAM_FACTS_INTERVAL) {
+            self.facts_at = Some(now);
+            if let Ok(Some(info)) = streams::info(&self.broker, &self.config.stream.name).await {
+                self.remember_facts(&info);
+            }
+        }
+    }
+
+    fn remember_facts(&mut self, info: &Info) {
+        self.facts_at = Some(self.clock.elapsed());
+        self.tally.set_stream(StreamFacts {
+            messages: info.state.messages,
+            bytes: info.state.bytes,
+            max_bytes: u64::try_from(info.config.max_bytes).ok().filter(|bytes| *bytes > 0),
+            first_at: (info.state.messages > 0).then_some(info.state.first_timestamp),
+            last_seq: info.state.last_sequence,
+        });
+    }
+
+    async fn standing(&self) -> Result<Standing, RelayError> {
+        let compared = self.source.ask(async |connection| store::compare(connection, &[]).await).await?;
+        let store::Compared { epoch, head, min_retained, .. } = compared;
+        Ok(Standing { epoch, head, min_retained })
+    }
+
+    /// The first start of all: makes the row.
+    async fn begin(&mut self, place: &Place) -> Result<(), RelayError> {
+        let log = self.standing().await?;
+        let start = match self.config.start {
+            RelayStart::Oldest => log.min_retained - 1,
+            RelayStart::Head => log.head,
+        };
+        let found = self.look_back(place, None).await?;
+        let Anchor { stream_seq, position } =
+            found.unwrap_or(Anchor { stream_seq: place.last, position: start });
+        let cursor = Cursor {
+            epoch: log.epoch,
+            position,
+            stream_created: place.created,
+            stream_seq,
+            position_at_seq: None,
+            base_stream_seq: stream_seq,
+            base_position: position,
+            rewinds: 0,
+        };
+        let (config, holder) = (&self.config, self.holder);
+        let generation = self
+            .source
+            .ask(async |connection| {
+                store::create(connection, &config.name, &config.stream.name, &cursor, holder, config.lease)
+                    .await
+            })
+            .await?;
+        // What was there before it began is nothing to tell of.
+        self.noted_to = place.last;
+        self.take(
+            generation.ok_or(RelayError::HeldElsewhere)?,
+            cursor,
+            Told { paused: false, rewind_to: None },
+        );
+        Ok(())
+    }
+
+    async fn rewind(&mut self, place: &Place) -> Result<(), RelayError> {
+        let lease = self.lease()?;
+        let (created, last) = (place.created, place.last);
+        let row = self
+            .source
+            .ask(async |connection| store::rewind(connection, lease, created, last).await)
+            .await?
+            .ok_or(RelayError::Replaced)?;
+        let held = self.held()?;
+        let before = held.cursor.position;
+        (held.cursor, held.told) = (row.cursor, Told { paused: row.paused, rewind_to: row.rewind_to });
+        self.noted_to = self.noted_to.max(last);
+        self.republish_to = self.republish_to.max(before);
+        tracing::info!(relay = %self.config.name, position = row.cursor.position, "the relay was rewound");
+        Ok(())
+    }
+
+    /// Walks from the cursor, or from wherever else it can be done, to the end of the stream. Leaves the cursor where nothing is missing.
+    async fn walk_from_cursor(&mut self, place: &Place, log: &Standing) -> Result<Walk, RelayError> {
+        let before = self.held()?.cursor;
+        let astray = self.astray(place, log, &before).await?;
+        if let Some(why) = astray {
+            let cursor = self.find_again(place, log, &before, why).await?;
+            self.held()?.cursor = cursor;
+        }
+        let cursor = self.held()?.cursor;
+        let mut walk = Walk::from(&cursor, place.first, self.noted_to);
+        self.assumed.iter().for_each(|position| walk.assume(*position));
+        let mut next = place.first.max(cursor.stream_seq + 1);
+        let mut log = *log;
+        while next <= place.last {
+            let end = place.last.min(next + WALK_CHUNK - 1);
+            let (met, now) = self.read(place, next, end).await?;
+            for (stream_seq, met) in met {
+                walk.meet(stream_seq, met)?;
+            }
+            (log, next) = (now, end + 1);
+            self.save_if_due().await?;
+        }
+        self.conclude_walk(place, &log, &before, astray, &mut walk).await?;
+        Ok(walk)
+    }
+
+    /// Tells what was met, and moves the cursor as far as nothing is missing.
+    async fn conclude_walk(
+        &mut self,
+        place: &Place,
+        log: &Standing,
+        before: &Cursor,
+        astray: Option<Astray>,
+        walk: &mut Walk,
+    ) -> Result<(), RelayError> {
+        let mut incidents = Vec::new();
+        let mut incident = |kind, count, positions, stream_seq| {
+            incidents.push(Incident { kind, count, positions, stream_seq });
+        };
+        let again = (before.position > walk.position()).then(|| (walk.position() + 1, before.position));
+        match astray {
+            Some(Astray::Recreated) => incident("stream_recreated", 1, again, Some(place.last)),
+            Some(Astray::LostTail) => {
+                let count = again.map_or(1, |(first, last)| last - first + 1);
+                incident("stream_lost_messages", count, again, Some(place.last));
+            }
+            Some(Astray::OtherHistory) | None => {}
+        }
+        if walk.foreign.count > 0 {
+            incident("foreign_messages", walk.foreign.count, None, Some(walk.foreign.stream_seq));
+        }
+        if walk.orphans.count > 0 {
+            incident("orphaned_messages", walk.orphans.count, None, Some(walk.orphans.stream_seq));
+        }
+        if walk.position() < log.min_retained - 1 {
+            let (first, last) = (walk.position() + 1, log.min_retained - 1);
+            incident("behind_retention", last - first + 1, Some((first, last)), None);
+            walk.skip_to_retained(log.min_retained);
+        }
+        let settled = walk.settled();
+        let held = self.held()?;
+        held.cursor.epoch = log.epoch;
+        held.cursor.position = settled.position;
+        held.cursor.stream_seq = settled.stream_seq;
+        held.cursor.position_at_seq = settled.position_at_seq;
+        self.republish_to = self.republish_to.max(again.map_or(0, |(_, last)| last));
+        // First what was met: told twice after a crash, and never not at all.
+        for incident in incidents {
+            self.note(incident).await?;
+        }
+        self.noted_to = place.last;
+        self.save().await
+    }
+
+    /// Whether the place that the cursor names holds what the cursor says.
+    async fn astray(
+        &self,
+        place: &Place,
+        log: &Standing,
+        cursor: &Cursor,
+    ) -> Result<Option<Astray>, RelayError> {
+        if place.created != cursor.stream_created {
+            return Ok(Some(Astray::Recreated));
+        }
+        if place.last < cursor.stream_seq {
+            return Ok(Some(Astray::LostTail));
+        }
+        if cursor.position > log.head {
+            return Ok(Some(Astray::OtherHistory));
+        }
+        let Some(position) = cursor.position_at_seq.filter(|_| cursor.stream_seq >= place.first) else {
+            return Ok(None);
+        };
+        let (met, _) = self.read(place, cursor.stream_seq, cursor.stream_seq).await?;
+        match met.first() {
+            // That somebody deleted it says nothing of those before.
+            Some((_, Met::Deleted)) | None => Ok(None),
+            Some((_, Met::Ours(there))) if *there == position => Ok(None),
+            Some((stream_seq, Met::Differs(position))) => {
+                Err(RelayError::HistoriesDiffer { position: *position, stream_seq: *stream_seq })
+            }
+            Some(_) if cursor.epoch != log.epoch => Ok(Some(Astray::OtherHistory)),
+            Some(_) => Ok(Some(Astray::LostTail)),
+        }
+    }
+
+    /// A cursor from which the stream can be walked, for one from which it cannot.
+    async fn find_again(
+        &mut self,
+        place: &Place,
+        log: &Standing,
+        before: &Cursor,
+        why: Astray,
+    ) -> Result<Cursor, RelayError> {
+        let edge = log.min_retained - 1;
+        let mut cursor = Cursor { position_at_seq: None, stream_created: place.created, ..*before };
+        self.noted_to = if why == Astray::Recreated { 0 } else { self.noted_to.min(place.last) };
+        let base = Anchor { stream_seq: before.base_stream_seq, position: before.base_position };
+        if why != Astray::Recreated && place.last < base.stream_seq {
+            // All that it has published since it began there is lost.
+            (cursor.base_stream_seq, cursor.stream_seq, cursor.position) =
+                (place.last, place.last, base.position);
+            return Ok(cursor);
+        }
+        let bound = (why != Astray::Recreated).then_some(base);
+        let found = self.look_back(place, bound).await?;
+        let whole = bound.filter(|base| base.stream_seq + 1 >= place.first);
+        let Anchor { stream_seq, position } = match (found, whole) {
+            (Some(found), _) => found,
+            (None, Some(base)) => base,
+            (None, None) => {
+                let kept = bound.map_or(0, |base| base.position);
+                Anchor { stream_seq: place.last, position: edge.max(kept) }
+            }
+        };
+        (cursor.stream_seq, cursor.position) = (stream_seq, position);
+        if whole.is_none() {
+            (cursor.base_stream_seq, cursor.base_position) = (stream_seq, position);
+        }
+        Ok(cursor)
+    }
+
+    /// Looks from the end of the stream backward, as far as the base, for where a walk can begin.
+    async fn look_back(&self, place: &Place, base: Option<Anchor>) -> Result<Option<Anchor>, RelayError> {
+        let first = place.first.max(1);
+        let reach = place.last.saturating_sub(LOOK_BACK_MAX) + 1;
+        let bottom = first.max(base.map_or(0, |base| base.stream_seq + 1)).max(reach);
+        let mut look = LookBack::default();
+        let mut end = place.last;
+        while end >= bottom && end > 0 {
+            let start = bottom.max(end.saturating_sub(WALK_CHUNK - 1));
+            let (met, _) = self.read(place, start, end).await?;
+            for (stream_seq, met) in met.into_iter().rev() {
+                if look.meet(stream_seq, met)? {
+                    return Ok(look.anchor(None, bottom));
+                }
+            }
+            end = start - 1;
+        }
+        let base = base.filter(|base| base.stream_seq + 1 == bottom);
+        Ok(look.anchor(base, bottom))
+    }
+
+    /// Reads some places of the stream, and compares them with the log as it is after that: what another relay has published meanwhile is in it.
+    async fn read(
+        &self,
+        place: &Place,
+        from: u64,
+        to: u64,
+    ) -> Result<(Vec<(u64, Met)>, Standing), RelayError> {
+        let reading = stream::iter(from..=to).map(|stream_seq| async move {
+            match place.stream.get_raw_message(stream_seq).await {
+                Ok(message) => Ok((stream_seq, Some(Identity::of(Some(&message.headers))))),
+                Err(error) if matches!(error.kind(), RawMessageErrorKind::NoMessageFound) => {
+                    Ok((stream_seq, None))
+                }
+                Err(_) => Err(RelayError::Unread),
+            }
+        });
+        let read: Vec<_> = reading.buffered(WALK_CHUNK as usize).try_collect().await?;
+        let positions: Vec<i64> =
+            read.iter().filter_map(|(_, identity)| Some((*identity)??.position)).collect();
+        let compared =
+            self.source.ask(async |connection| store::compare(connection, &positions).await).await?;
+        let store::Compared { epoch, head, min_retained, ids } = compared;
+        let (log, ids) = (Standing { epoch, head, min_retained }, BTreeMap::from_iter(ids));
+        let met = read.into_iter().map(|(stream_seq, identity)| {
+            let met = match identity {
+                None => Met::Deleted,
+                Some(identity) => {
+                    let id = identity.and_then(|identity| ids.get(&identity.position)).copied();
+                    judge(identity, &log, id)
+                }
+            };
+            (stream_seq, met)
+        });
+        Ok((met.collect(), log))
+    }
+}

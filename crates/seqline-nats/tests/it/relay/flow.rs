@@ -1,0 +1,146 @@
+//! Where nothing goes wrong, and where the relay itself dies.
+
+use std::time::Duration;
+
+use seqline_nats::message::{EPOCH, EVENT_ID, POSITION};
+use seqline_nats::relay::{Drained, RelayError, RelayStart};
+use seqline_testkit::eventually;
+use seqline_testkit::nats::NatsServer;
+
+use super::support::{LONG, Stage};
+
+#[tokio::test]
+async fn every_event_arrives_once_in_order_as_what_it_is() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(2000).await;
+    let mut relay = stage.relay();
+    let drained = relay.drain_once().await.unwrap();
+    assert_eq!(drained, Drained { published: 2000, position: 2000, behind: 0 });
+    stage.assert_once_in_order().await;
+    assert_eq!(relay.drain_once().await.unwrap(), Drained { published: 0, position: 2000, behind: 0 });
+
+    let (messages, log, epoch) = (stage.messages().await, stage.log().await, stage.epoch().await);
+    let (first, event) = (&messages[0], &log[0]);
+    let header = |name: &str| first.headers.get(name).map(|value| value.as_str().to_owned());
+    assert_eq!(header("Nats-Msg-Id"), Some(format!("{epoch}:{}", event.1)));
+    assert_eq!(header(EPOCH), Some(epoch.to_string()));
+    assert_eq!((header(POSITION), header(EVENT_ID)), (Some("1".into()), Some(event.1.to_string())));
+    assert_eq!(header("Nats-Expected-Last-Sequence").as_deref(), Some("0"));
+    assert_eq!(header("Nats-Expected-Stream").as_deref(), Some("EVENTS"));
+    let envelope: serde_json::Value = serde_json::from_slice(&first.payload).unwrap();
+    assert_eq!((&envelope["seq"], &envelope["type"]), (&1.into(), &"order.created".into()));
+    let subjects: Vec<&str> = messages[..3].iter().map(|message| message.subject.as_str()).collect();
+    assert_eq!(
+        subjects,
+        ["events.order.created.shop-1", "events.msg.sent._", "events.order.line.added.shop%201%2Ea"]
+    );
+    assert_eq!((relay.tally().published(), relay.tally().republished()), (2000, 0));
+    assert!(stage.incidents().await.is_empty());
+}
+
+#[tokio::test]
+async fn it_goes_on_where_it_was_and_begins_where_it_is_told() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(30).await;
+    let running = stage.run_with(|config| config.start = RelayStart::Head);
+    eventually(LONG, "it has begun at the head", async || stage.position().await == 30).await;
+    stage.append(20).await;
+    stage.until_published().await;
+    running.stop().await;
+    stage.append(10).await;
+    // It has a cursor by now, and begins nowhere else.
+    let running = stage.run();
+    stage.until_published().await;
+    running.stop().await;
+    assert_eq!(stage.positions().await, (31..=60).collect::<Vec<i64>>());
+    assert!(stage.incidents().await.is_empty());
+}
+
+#[tokio::test]
+async fn one_without_a_cursor_finds_its_place_in_a_stream_that_holds_its_log() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(40).await;
+    stage.relay().drain_once().await.unwrap();
+    stage.publish_foreign().await;
+    stage.sql("DELETE FROM seqline.relay_cursors").await;
+    stage.append(5).await;
+    let mut relay = stage.relay();
+    assert_eq!(relay.drain_once().await.unwrap().published, 5);
+    stage.assert_once_in_order().await;
+}
+
+/// TS-94: what was published and not saved is not published again, also when the broker has forgotten the ids.
+#[tokio::test]
+async fn what_was_published_and_not_saved_before_a_crash_is_there_once() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.stream_with(|config| config.duplicate_window = Duration::from_secs(2)).await;
+    stage.append(3000).await;
+    // It never saves while it sends.
+    let running = stage.run_with(|config| config.save_interval = Duration::from_secs(600));
+    eventually(LONG, "some are published", async || running.tally.published() > 100).await;
+    running.crash().await;
+    assert!(stage.info().await.state.last_sequence > 100);
+    assert_eq!(stage.position().await, 0);
+    let clock = seqline::Clock::system();
+    eventually(LONG, "the broker has forgotten", async || clock.elapsed() > Duration::from_secs(4)).await;
+    let running = stage.run();
+    stage.until_published().await;
+    running.stop().await;
+    stage.assert_once_in_order().await;
+    assert!(stage.incidents().await.is_empty());
+}
+
+#[tokio::test]
+async fn crashes_anywhere_under_load_leave_each_event_once_in_order() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.stream_with(|config| config.duplicate_window = Duration::from_millis(100)).await;
+    let load = super::support::Load::start(&stage.pool, 40, Duration::from_millis(2));
+    for round in 0..20 {
+        let running = stage.run_with(|config| config.lease = Duration::from_millis(30));
+        let published = running.tally.published();
+        eventually(LONG, "it publishes", async || running.tally.published() > published + 7 * round).await;
+        running.crash().await;
+    }
+    load.stop().await;
+    let running = stage.run();
+    stage.until_published().await;
+    running.stop().await;
+    stage.assert_once_in_order().await;
+}
+
+/// A look at whether many messages are really under way at once: one at a time, a debug build does about a thousand in a second.
+#[tokio::test]
+async fn many_messages_are_under_way_at_once() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(20_000).await;
+    let mut relay = stage.relay();
+    let clock = seqline::Clock::system();
+    relay.drain_once().await.unwrap();
+    let seconds = clock.elapsed().as_secs_f64();
+    println!("{:.0} events/s with a window of 1000", 20_000.0 / seconds);
+    stage.assert_once_in_order().await;
+}
+
+#[tokio::test]
+async fn only_one_of_a_name_is_active_and_another_takes_over() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(10).await;
+    let mut first = stage.relay();
+    first.drain_once().await.unwrap();
+    let mut second = stage.relay();
+    let refused = second.drain_once().await.unwrap_err();
+    assert!(matches!(refused, RelayError::HeldElsewhere), "{refused}");
+    assert!(first.tally().active() && !second.tally().active());
+    drop(first);
+    stage.append(10).await;
+    eventually(LONG, "the lease has run out", async || second.drain_once().await.is_ok()).await;
+    assert!(second.tally().active());
+    stage.assert_once_in_order().await;
+}
