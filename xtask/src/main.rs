@@ -162,6 +162,8 @@ enum Bench {
     Api,
     /// What connections to the gateway cost: 10,000 idle ones, a fan-out to 1,000, one consumer of an agent
     Gateway,
+    /// How fast the log gets into a stream of JetStream, and how fast consumers handle what is there
+    Jetstream,
 }
 
 impl Bench {
@@ -174,6 +176,7 @@ impl Bench {
             Self::Jobs => "bench_jobs",
             Self::Api => "bench_api",
             Self::Gateway => "bench_gateway",
+            Self::Jetstream => "bench_jetstream",
         }
     }
 

@@ -37,3 +37,6 @@ pub mod subject;
 mod limits;
 mod refusal;
 mod store;
+
+pub use seqline::Clock;
+pub use seqline::envelope::Envelope;

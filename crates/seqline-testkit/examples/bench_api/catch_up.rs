@@ -7,14 +7,14 @@ use seqline_testkit::{TestDb, TestServer};
 
 use crate::measuring::now;
 use crate::serving::Serving;
-use crate::{cpu, pages};
+use crate::{backlog, cpu, pages};
 
 const EVENTS: usize = 200_000;
 const REPEATS: usize = 3;
 
 pub(crate) async fn measure(server: &TestServer, report: &mut Report) -> anyhow::Result<()> {
     let db = TestDb::on(server).await;
-    pages::fill(&db, EVENTS).await?;
+    backlog::fill(&db, EVENTS).await?;
     let serving = Serving::start(&db, &[]).await?;
     let pid = serving.pid().context("the server has ended")?;
     let postmaster = server.postgres().postmaster_pid().context("PostgreSQL has ended")?.unsigned_abs();

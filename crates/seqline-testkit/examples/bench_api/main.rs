@@ -3,6 +3,8 @@
 //! `bench_api [--seconds N] [PART ...]`: N seconds instead of 5 for each rate; the parts are `append`, `catch-up`, `live` and `fan-out`, all of
 //! them when none is named. The command `seqline` has to be built beside it, in the same profile. Exits with 1 when a threshold is missed.
 
+#[path = "../measuring/backlog.rs"]
+mod backlog;
 #[path = "../measuring/client.rs"]
 mod client;
 #[path = "../measuring/cpu.rs"]

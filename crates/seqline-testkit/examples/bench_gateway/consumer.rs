@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::measuring::now;
 use crate::serving::Serving;
 use crate::socket::Socket;
-use crate::{cpu, pages, tokens};
+use crate::{backlog, cpu, pages, tokens};
 
 const EVENTS: usize = 200_000;
 /// Events that one acknowledgement covers.
@@ -37,7 +37,7 @@ pub(crate) async fn measure(server: &TestServer, report: &mut Report) -> anyhow:
     for consumer in &consumers {
         Socket::ready(serving.address, consumer).await?.0.leave().await?;
     }
-    pages::fill(&db, EVENTS).await?;
+    backlog::fill(&db, EVENTS).await?;
     let (mut rates, mut of_pages) = (Samples::default(), Samples::default());
     let (mut of_server, mut of_database) = (Samples::default(), Samples::default());
     for consumer in &consumers {

@@ -3,6 +3,8 @@
 //! `bench_gateway [--seconds N] [PART ...]`: N seconds instead of 10 for the fan-out; the parts are `idle`, `fan-out` and `consumer`, all of
 //! them when none is named. The command `seqline` has to be built beside it, in the same profile. Exits with 1 when a threshold is missed.
 
+#[path = "../measuring/backlog.rs"]
+mod backlog;
 #[path = "../measuring/client.rs"]
 mod client;
 #[path = "../measuring/cpu.rs"]

@@ -7,9 +7,10 @@
 //! workers are killed in the middle of their rounds and of their jobs, and once all of PostgreSQL is killed with SIGKILL. The
 //! agent's connection is cut, it is killed and started again, and paused for longer than it has to acknowledge; a second
 //! instance takes over, its server is killed and started again, it is paused, a third instance takes over, over REST and at
-//! another server, and the second one wakes up and acknowledges. Then everything is compared: what the writers were told, what
-//! the tail delivered, what the log holds, what the business table says, what the workers have written, which jobs there are
-//! and what became of them, and what the instances of the agent have done, in which order.
+//! another server, and the second one wakes up and acknowledges. A relay, `seqline serve --role relay`, copies the log into a stream of a real
+//! nats-server, and two processes consume it; the relay, the broker and the consumers are killed with SIGKILL. Then everything is compared: what the
+//! writers were told, what the tail delivered, what the log holds, what the business table says, what the workers have written, which jobs there are
+//! and what became of them, what the instances of the agent have done, in which order, what is in the stream, and what its consumers have done.
 //!
 //! `demo [--seconds N]`; exits with 1 when a promise was broken.
 
@@ -22,6 +23,8 @@ mod payloads;
 mod report;
 mod serving;
 mod sink;
+mod stream_worker;
+mod streams;
 mod worker;
 mod workers;
 mod writers;
@@ -47,6 +50,7 @@ async fn main() -> ExitCode {
     let result = match std::env::args().nth(1).as_deref() {
         Some(worker::ARGUMENT) => worker::run().await.map(|()| true),
         Some(agent::ARGUMENT) => agent::run().await.map(|()| true),
+        Some(stream_worker::ARGUMENT) => stream_worker::run().await.map(|()| true),
         _ => Box::pin(run()).await,
     };
     match result {
@@ -68,6 +72,7 @@ async fn run() -> anyhow::Result<bool> {
     println!("PostgreSQL {} runs with production durability", server.postgres().version());
     writers::create_accounts(&db.admin()).await?;
     worker::create_effects(&db.admin()).await?;
+    stream_worker::create_effects(&db.admin()).await?;
     jobs::create(&db.admin(), &db.app()).await?;
 
     let delivered = sink::Delivered::default();
@@ -83,6 +88,8 @@ async fn run() -> anyhow::Result<bool> {
 
     let mut workers = workers::Workers::start(&db)?;
     let agents = agents::Agents::start(&db).await?;
+    let mut streams = streams::Streams::start(&db).await?;
+    println!("nats-server {} runs beside it", streams.broker());
     let history = History::new();
     let stop_writers = CancellationToken::new();
     let payloads = std::sync::Arc::new(payloads);
@@ -98,7 +105,7 @@ async fn run() -> anyhow::Result<bool> {
         .collect();
 
     println!(
-        "{WRITERS} writers, a tail, {} worker processes and an agent at work for {seconds} s, while workers, the agent, its server, backends and PostgreSQL are killed",
+        "{WRITERS} writers, a tail, {} worker processes, an agent, a relay and consumers of its stream at work for {seconds} s, while workers, the agent, its server, the relay, the broker, consumers, backends and PostgreSQL are killed",
         workers.number()
     );
     let stop_killing = CancellationToken::new();
@@ -108,9 +115,14 @@ async fn run() -> anyhow::Result<bool> {
         stop_killing.cancel();
         damage
     };
-    let (damage, kills, last) =
-        tokio::join!(chaos, workers.kill_over_and_over(&db, &stop_killing), agents.disturb(duration));
+    let (damage, kills, last, disturbed) = tokio::join!(
+        chaos,
+        workers.kill_over_and_over(&db, &stop_killing),
+        agents.disturb(duration),
+        streams.disturb(duration)
+    );
     let (damage, kills, last) = (damage?, kills?, last?);
+    disturbed.context("disturb the stream")?;
     stop_writers.cancel();
     let mut work = writers::Work::default();
     for writer in writers {
@@ -121,6 +133,7 @@ async fn run() -> anyhow::Result<bool> {
     eventually(CATCH_UP, "the tail reaching the head", async || *position.borrow() == head).await;
     workers::catch_up(&mut connection, head, CATCH_UP).await;
     let agents = last.finish(head, CATCH_UP).await?;
+    let streams = streams.finish(head, CATCH_UP).await?;
     jobs::wait(&mut connection, FINISH).await?;
     workers.stop().await?;
     stop_tail.cancel();
@@ -136,6 +149,7 @@ async fn run() -> anyhow::Result<bool> {
         cursor: workers::cursor(&mut connection).await?,
         jobs: jobs::read(&mut connection).await?,
         agents,
+        streams,
         work,
         damage,
         kills,

@@ -12,10 +12,12 @@ use crate::agents::Outcome;
 use crate::chaos::Damage;
 use crate::jobs::{self, Jobs};
 use crate::payloads::Webhook;
+use crate::streams as streams_of;
 use crate::workers::{Effect, Kills};
 use crate::writers::Work;
 
 mod agents;
+mod streams;
 
 /// Faults of one kind that are shown; one is enough to fail.
 const FAULTS_SHOWN: usize = 5;
@@ -36,6 +38,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) cursor: Option<i64>,
     pub(crate) jobs: Jobs,
     pub(crate) agents: Outcome,
+    pub(crate) streams: streams_of::Outcome,
 }
 
 /// The whole log up to the head, page by page.
@@ -87,6 +90,8 @@ pub(crate) fn print(evidence: &Evidence<'_>) -> bool {
         agents::given(&mut of_agents, evidence),
         agents::given_again(&mut of_agents, evidence),
         agents::replaced(&mut of_agents, evidence),
+        streams::copied(evidence),
+        streams::consumed(evidence),
         disturbance,
     ];
     let mut kept = true;
@@ -299,7 +304,7 @@ fn jobs_done(evidence: &Evidence<'_>) -> Finding {
 
 /// A demonstration in which nothing happened would prove nothing.
 fn disturbance(evidence: &Evidence<'_>, of_agents: &agents::Reading) -> Finding {
-    let Evidence { work, damage, kills, jobs, agents, .. } = evidence;
+    let Evidence { work, damage, kills, jobs, agents, streams, .. } = evidence;
     let faults = [
         (work.committed > 0, "nothing was committed"),
         (work.rolled_back > 0, "nothing was rolled back"),
@@ -314,6 +319,12 @@ fn disturbance(evidence: &Evidence<'_>, of_agents: &agents::Reading) -> Finding 
         (
             agents.deeds.late.as_ref().is_some_and(|late| late.seq > late.before),
             "no agent acknowledged something after it was replaced",
+        ),
+        (streams.deeds.relays_killed > 0, "no relay was killed"),
+        (streams.deeds.brokers_killed > 0, "no broker was killed"),
+        (
+            streams.deliveries > streams.stream.len() as u64,
+            "nothing was delivered again because a consumer of the stream was killed",
         ),
     ]
     .into_iter()

@@ -43,9 +43,12 @@ pub mod keys {
     pub const GATEWAY_IDLE_PROCESSOR: &str = "gateway.idle.percent_of_a_core";
     pub const GATEWAY_FAN_OUT_KEPT: &str = "gateway.fan_out.kept";
     pub const GATEWAY_CONSUMER_EVENTS: &str = "gateway.consumer.events_per_s";
+    pub const RELAY_R1_EVENTS: &str = "jetstream.relay.one_server.events_per_s";
+    pub const RELAY_R3_EVENTS: &str = "jetstream.relay.three_servers.events_per_s";
+    pub const STREAM_CONSUMER_EVENTS: &str = "jetstream.consumer.events_per_s";
 
     /// Each of them.
-    pub const ALL: [&str; 25] = [
+    pub const ALL: [&str; 28] = [
         AT_COMMIT_32_TO_COUNTER,
         AT_COMMIT_32_TO_8,
         AT_COMMIT_64_TO_COUNTER,
@@ -71,6 +74,9 @@ pub mod keys {
         GATEWAY_IDLE_PROCESSOR,
         GATEWAY_FAN_OUT_KEPT,
         GATEWAY_CONSUMER_EVENTS,
+        RELAY_R1_EVENTS,
+        RELAY_R3_EVENTS,
+        STREAM_CONSUMER_EVENTS,
     ];
 }
 
