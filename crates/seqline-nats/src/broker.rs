@@ -66,6 +66,17 @@ impl BrokerConfig {
     }
 }
 
+impl BrokerConfig {
+    /// Whether the URL is one, which shows only when it is used otherwise. Nothing is connected.
+    ///
+    /// # Errors
+    ///
+    /// [`BrokerError::Url`].
+    pub fn check(&self) -> Result<(), BrokerError> {
+        servers(&self.url).map(drop)
+    }
+}
+
 impl fmt::Debug for BrokerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("BrokerConfig").field("place", &place(&self.url)).finish_non_exhaustive()
@@ -191,9 +202,13 @@ impl Broker {
     }
 }
 
+fn servers(urls: &str) -> Result<Vec<ServerAddr>, BrokerError> {
+    let servers = urls.split(',').map(|url| url.trim().parse::<ServerAddr>());
+    servers.collect::<Result<_, _>>().map_err(|_| BrokerError::Url)
+}
+
 async fn connect(config: &BrokerConfig) -> Result<Client, BrokerError> {
-    let servers = config.url.split(',').map(|url| url.trim().parse::<ServerAddr>());
-    let servers: Vec<_> = servers.collect::<Result<_, _>>().map_err(|_| BrokerError::Url)?;
+    let servers = servers(&config.url)?;
     let options = with_login(options(config).await?, &servers)?;
     let connecting = async_nats::connect_with_options(servers, options);
     connecting.await.map_err(|error| {
@@ -280,6 +295,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_url_that_is_none_is_told_without_it() {
+        assert!(matches!(BrokerConfig::new("http s://secret").check(), Err(BrokerError::Url)));
+        assert!(BrokerConfig::new("nats://a.example.com, tls://b.example.com:4222").check().is_ok());
         let error = Broker::new(BrokerConfig::new("http s://secret")).client().await.unwrap_err();
         assert!(matches!(error, BrokerError::Url), "{error}");
         assert!(!error.is_retryable());

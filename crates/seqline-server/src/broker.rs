@@ -16,6 +16,13 @@ pub(crate) fn at(url: Option<&str>, config: &Config) -> Broker {
     Broker::new(config.broker(given(url).unwrap_or(DEFAULT_URL)))
 }
 
+/// The same, for what runs on its own: a URL that is none is told now.
+pub(crate) fn checked(url: Option<&str>, config: &Config) -> Result<Broker, Failure> {
+    let broker = config.broker(given(url).unwrap_or(DEFAULT_URL));
+    broker.check()?;
+    Ok(Broker::new(broker))
+}
+
 impl From<BrokerError> for Failure {
     fn from(error: BrokerError) -> Self {
         let message = error.to_string();

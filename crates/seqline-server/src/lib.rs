@@ -38,6 +38,7 @@ mod output;
 mod recorder;
 mod sqlstate;
 mod store;
+mod streaming;
 mod telemetry;
 
 use std::io::IsTerminal;
@@ -111,9 +112,9 @@ fn prepare(command: &Command) -> Result<Option<Server>, Failure> {
 /// refused, since logs are all that a server gives.
 fn init_logs(command: &Command, telemetry: Option<&Telemetry>) -> Result<(), Failure> {
     let default = match command {
-        Command::Serve(_) => "info,sqlx=off,riverqueue=off,opentelemetry=off",
-        Command::Partitions(_) => "warn,seqline::commit=off,seqline::maintenance=off,sqlx=off,riverqueue=off",
-        _ => "warn,seqline::commit=off,sqlx=off,riverqueue=off",
+        Command::Serve(_) => "info,sqlx=off,riverqueue=off,async_nats=off,opentelemetry=off",
+        Command::Partitions(_) => "warn,seqline::commit=off,seqline::maintenance=off,sqlx=off,riverqueue=off,async_nats=off",
+        _ => "warn,seqline::commit=off,sqlx=off,riverqueue=off,async_nats=off",
     };
     let given = std::env::var_os("SEQLINE_LOG").unwrap_or_default();
     let filter = match given.to_str().map(str::trim) {
@@ -153,11 +154,12 @@ fn log_filter(text: &str) -> Option<EnvFilter> {
     let known = |word: &str| {
         is_level(word)
             || word.starts_with("seqline")
-            || ["sqlx", "riverqueue", "opentelemetry"].contains(&word)
+            || ["sqlx", "riverqueue", "async_nats", "opentelemetry"].contains(&word)
     };
     let misspelt = text.split(',').map(str::trim).any(|part| !part.contains(['=', ':', '[']) && !known(part));
-    // River repeats itself for as long as the database is away, and what is worth a line of it is told by the jobs.
-    let quiet = if text.contains("riverqueue") { "" } else { ",riverqueue=off" };
+    // They repeat themselves for as long as database or broker are away, and what is worth a line of it is told by those who use them.
+    let quiet = ["riverqueue", "async_nats"].into_iter().filter(|module| !text.contains(module));
+    let quiet: String = quiet.map(|module| format!(",{module}=off")).collect();
     if misspelt { None } else { EnvFilter::try_new(format!("{text}{quiet}")).ok() }
 }
 

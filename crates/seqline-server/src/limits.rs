@@ -334,3 +334,15 @@ pub(crate) const GATEWAY_SHUTDOWN_SPREAD: Duration = Duration::from_secs(5);
 /// How long a heartbeat or an acknowledgement waits to learn whether its token is still good. Pages wait longer, and nothing is given out
 /// meanwhile.
 pub(crate) const GATEWAY_ACCESS_WAIT: Duration = Duration::from_secs(1);
+
+/// How long the connection to a broker may take to end.
+pub(crate) const BROKER_END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Connections of a walk: the transaction of an event, and what is asked beside it.
+pub(crate) const WALK_CONNECTIONS: u32 = 4;
+
+/// How long a walk waits for events that do not come.
+pub(crate) const WALK_WAIT: Duration = Duration::from_secs(5);
+
+/// How long one that goes on waits at least: what it had in hand when it died comes again after `stream_consumer.ack_wait`, 30 seconds.
+pub(crate) const WALK_RESUME_WAIT: Duration = Duration::from_secs(45);

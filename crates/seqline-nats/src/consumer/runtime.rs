@@ -52,6 +52,8 @@ pub(super) struct Shared {
     pub(super) config: StreamConsumerConfig,
     pub(super) clock: Clock,
     pub(super) tally: Arc<ConsumerTally>,
+    /// Called when effects are committed and the broker does not know yet.
+    before_ack: Option<Box<dyn Fn() + Send + Sync>>,
     /// Transactions that handlers have ended, and that may have to be taken back.
     ended: StdMutex<Vec<Ended>>,
 }
@@ -147,8 +149,20 @@ impl Runtime {
         clock: Clock,
     ) -> Self {
         let (tally, ended) = (Arc::default(), StdMutex::default());
-        let shared = Shared { pool, broker, stream, consumer, config, clock, tally, ended };
+        let before_ack = None;
+        let shared = Shared { pool, broker, stream, consumer, config, clock, tally, before_ack, ended };
         Self { shared: Arc::new(shared), state: Mutex::default() }
+    }
+
+    /// Has something called each time when effects are committed and the broker does not know yet: the worst moment to die, for those who want to
+    /// see what happens then. For a runtime that has not run.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn before_ack(mut self, hook: impl Fn() + Send + Sync + 'static) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.before_ack = Some(Box::new(hook));
+        }
+        self
     }
 
     /// What it has done since it was made.
@@ -337,6 +351,11 @@ impl Runtime {
         let works = std::mem::take(&mut state.works);
         let settled = Box::pin(effects.settle(Source::Stream, works)).await;
         state.works = settled.left;
+        if let (Some(hook), true) =
+            (&self.shared.before_ack, settled.done.iter().any(|(_, came)| *came == Came::Handled))
+        {
+            hook();
+        }
         let mut is_behind = false;
         for (work, came) in settled.done {
             self.note(state, &work, came, false, pass);

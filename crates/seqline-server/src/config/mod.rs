@@ -31,7 +31,7 @@ use seqline::sequencer::SequencerConfig;
 use seqline::tail::{Start, TailConfig};
 
 pub use self::load::{ConfigFile, Loaded, Source, load};
-pub use self::nats::{Nats, Relay, RelayStart, Runs, Stream, StreamConsumer};
+pub use self::nats::{Nats, Relay, Runs, Stream, StreamConsumer};
 pub use self::problem::{Problem, Problems};
 pub use self::reference::{commented_file, json_schema, reference};
 pub(crate) use self::values::duration_text;

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use seqline_nats::broker::BrokerConfig;
+use seqline_nats::consumer::StreamConsumerConfig;
+use seqline_nats::relay::{self, RelayConfig};
 use seqline_nats::stream::StreamSettings;
 
 use super::Config;
@@ -63,7 +65,7 @@ impl Runs {
 pub struct Relay {
     pub mode: Runs,
     pub name: String,
-    pub start: RelayStart,
+    pub start: relay::RelayStart,
     pub window: u32,
     pub window_bytes: u32,
     pub page: u32,
@@ -72,20 +74,6 @@ pub struct Relay {
     pub resync_backoff_cap: Duration,
     pub ack_timeout: Duration,
     pub atomic_batches: u32,
-}
-
-/// Where a relay begins that has no place in the stream yet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum RelayStart {
-    /// With the oldest event that the log holds.
-    #[default]
-    Oldest,
-    /// With what is appended from then on.
-    Head,
-}
-
-impl RelayStart {
-    pub(super) const ALL: [Self; 2] = [Self::Oldest, Self::Head];
 }
 
 /// Consumers of the stream in this process.
@@ -129,6 +117,64 @@ impl Config {
         stream.replicas = u8::try_from(self.stream.replicas).unwrap_or(u8::MAX);
         stream.atomic_batches = self.relay.atomic_batches > 0;
         stream
+    }
+
+    /// The configuration of the relay.
+    #[must_use]
+    pub fn relay(&self) -> RelayConfig {
+        let Relay {
+            mode: _,
+            name,
+            start,
+            window,
+            window_bytes,
+            page,
+            poll_interval,
+            lease,
+            resync_backoff_cap,
+            ack_timeout,
+            atomic_batches,
+        } = &self.relay;
+        let mut relay = RelayConfig::default();
+        relay.name.clone_from(name);
+        relay.stream = self.stream();
+        relay.start = *start;
+        relay.window = *window;
+        relay.window_bytes = *window_bytes;
+        relay.page = *page;
+        relay.poll_interval = *poll_interval;
+        relay.lease = *lease;
+        relay.resync_backoff_cap = *resync_backoff_cap;
+        relay.ack_timeout = *ack_timeout;
+        relay.statement_timeout = self.database.statement_timeout;
+        relay.atomic_batches = (*atomic_batches > 0).then_some(*atomic_batches);
+        relay
+    }
+
+    /// The configuration of consumers of the stream.
+    #[must_use]
+    pub fn stream_consumers(&self) -> StreamConsumerConfig {
+        let StreamConsumer {
+            recorder: _,
+            batch_size,
+            ack_wait,
+            max_ack_pending,
+            attempts,
+            retry_backoff_cap,
+            handler_timeout,
+            reconcile_interval,
+            ledger_margin: _,
+        } = &self.stream_consumer;
+        let mut consumers = StreamConsumerConfig::default();
+        consumers.batch = *batch_size;
+        consumers.ack_wait = *ack_wait;
+        consumers.max_ack_pending = *max_ack_pending;
+        consumers.attempts = *attempts;
+        consumers.retry_backoff_cap = *retry_backoff_cap;
+        consumers.handler_timeout = *handler_timeout;
+        consumers.reconcile_interval = *reconcile_interval;
+        consumers.statement_timeout = self.database.statement_timeout;
+        consumers
     }
 
     /// How long the ledger remembers that an event was handled: for as long as it can come again. That is as long as it may be in the log,

@@ -3,9 +3,9 @@
 use insta::assert_snapshot;
 use seqline_testkit::{Role, TestDb};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, PgConnection};
+use sqlx::PgConnection;
 
-use crate::support::{PLANTED, append, masked, on};
+use crate::support::{PLANTED, append, masked, on, run_sql};
 
 /// A log of five events.
 async fn log() -> (TestDb, PgConnection) {
@@ -24,10 +24,6 @@ pub(crate) async fn with_relay(copied: i64) -> (TestDb, PgConnection) {
     );
     run_sql(&mut app, &sql).await;
     (db, app)
-}
-
-pub(crate) async fn run_sql(app: &mut PgConnection, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql)).execute(app).await.expect(sql);
 }
 
 async fn run(db: &TestDb, args: &str) -> String {

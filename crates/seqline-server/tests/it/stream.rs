@@ -1,9 +1,23 @@
 //! What needs a broker: `seqline stream`, and servers with a relay.
 
+mod serve;
+mod walk;
+
+use seqline_nats::broker::{Broker, BrokerConfig};
+use seqline_nats::report::{StreamReport, report};
+use seqline_nats::stream::{StreamSettings, ensure_stream};
 use seqline_testkit::nats::NatsServer;
 use serde_json::Value;
 
 use crate::support::{masked, seqline};
+
+/// What a broker says of the stream, if there is one.
+async fn stream_of(nats: &NatsServer) -> Option<StreamReport> {
+    let broker = Broker::new(BrokerConfig::new(nats.url()));
+    let report = report(&broker, "EVENTS").await.expect("the broker answers");
+    broker.close().await;
+    report
+}
 
 #[tokio::test]
 async fn a_broker_that_is_away_or_no_url_is_said_in_a_sentence_without_the_login() {
@@ -29,10 +43,8 @@ async fn the_stream_is_shown_as_the_broker_has_it() {
     };
     let sentence = info(false).refused(4).await;
     assert!(sentence.contains("has no stream EVENTS: a relay makes it"), "{sentence}");
-    let broker = seqline_nats::broker::Broker::new(seqline_nats::broker::BrokerConfig::new(&url));
-    seqline_nats::stream::ensure_stream(&broker, &seqline_nats::stream::StreamSettings::default())
-        .await
-        .unwrap();
+    let broker = Broker::new(BrokerConfig::new(&url));
+    ensure_stream(&broker, &StreamSettings::default()).await.unwrap();
     let shown = masked(&info(false).ok().await);
     insta::assert_snapshot!(shown);
     let shown: Value = serde_json::from_str(&info(true).ok().await).unwrap();

@@ -47,7 +47,10 @@ async fn what_comes_twice_has_its_effect_once_also_after_a_restart() {
     // The broker remembers ids for a while: another one is another message.
     let epoch = site.epoch().await;
     for mut message in site.messages(&ids, epoch).await {
-        message.headers.insert(async_nats::header::NATS_MESSAGE_ID, format!("again-{}", message.subject.len() + ids.len()));
+        message.headers.insert(
+            async_nats::header::NATS_MESSAGE_ID,
+            format!("again-{}", message.subject.len() + ids.len()),
+        );
         message.headers.insert(async_nats::header::NATS_MESSAGE_ID, uuid::Uuid::new_v4().to_string());
         site.send(message).await;
     }
@@ -118,7 +121,11 @@ async fn what_was_not_asked_for_is_passed_over() {
     let consumer = consumer.types(["order.*"]).unwrap().spaces(["shop-1"]).unwrap();
     let in_shop = |n: i64| {
         let payload = seqline::Payload::from_json(&format!("{{\"n\": {n}}}")).unwrap();
-        seqline::NewEvent::builder("order.paid", "order", "any").space("shop-1").payload(payload).build().unwrap()
+        seqline::NewEvent::builder("order.paid", "order", "any")
+            .space("shop-1")
+            .payload(payload)
+            .build()
+            .unwrap()
     };
     let ids = append(&site.db.producer(), [event(1), in_shop(2), event_of("cart.filled", 3), event(4)]).await;
     site.publish(&ids).await;
@@ -138,7 +145,10 @@ async fn one_that_starts_with_what_is_new_never_gets_what_was_there() {
     let old = site.feed(1..=5).await;
     let consumer = || StreamConsumer::new(PROBE, Probe::plain()).unwrap().start_at(StartAt::New);
     let running = Running::start(site.runtime_of(consumer(), quick()));
-    eventually(DEADLINE, "it is at the broker", async || site.stream().await.consumer_info(PROBE).await.is_ok()).await;
+    eventually(DEADLINE, "it is at the broker", async || {
+        site.stream().await.consumer_info(PROBE).await.is_ok()
+    })
+    .await;
     let new = site.feed(6..=8).await;
     site.handles(PROBE, &new).await;
     running.stops().await;
@@ -172,10 +182,12 @@ async fn a_handler_may_append_events_of_its_own() {
     let running = Running::start(site.runtime(PROBE, probe, config));
     site.handles(PROBE, &[ids[0], ids[2]]).await;
     site.db.settled().await;
-    let seen: Vec<i64> = sqlx::query_scalar("SELECT (payload ->> 'n')::bigint FROM seqline.event_log WHERE type = 'order.seen' ORDER BY 1")
-        .fetch_all(&site.db.admin())
-        .await
-        .unwrap();
+    let seen: Vec<i64> = sqlx::query_scalar(
+        "SELECT (payload ->> 'n')::bigint FROM seqline.event_log WHERE type = 'order.seen' ORDER BY 1",
+    )
+    .fetch_all(&site.db.admin())
+    .await
+    .unwrap();
     assert_eq!(seen, [1, 3]);
     running.stops().await;
 }

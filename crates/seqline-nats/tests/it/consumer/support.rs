@@ -65,7 +65,8 @@ impl Site {
     /// What the broker says of a consumer once nothing is in hand or under way.
     pub(super) async fn settled_info(&self, consumer: &str) -> Info {
         let is_settled = |info: &Info| info.num_pending == 0 && info.num_ack_pending == 0;
-        eventually(DEADLINE, "everything is acknowledged", async || is_settled(&self.info(consumer).await)).await;
+        eventually(DEADLINE, "everything is acknowledged", async || is_settled(&self.info(consumer).await))
+            .await;
         self.info(consumer).await
     }
 
@@ -82,7 +83,10 @@ impl Site {
     }
 
     pub(super) async fn epoch(&self) -> Uuid {
-        sqlx::query_scalar("SELECT epoch FROM seqline.log_identity").fetch_one(&self.db.admin()).await.unwrap()
+        sqlx::query_scalar("SELECT epoch FROM seqline.log_identity")
+            .fetch_one(&self.db.admin())
+            .await
+            .unwrap()
     }
 
     /// Publishes events of the log, as a relay does.
@@ -113,8 +117,11 @@ impl Site {
 
     /// Publishes what no relay wrote.
     pub(super) async fn send_garbage(&self, payload: &'static str) -> u64 {
-        let message =
-            Outgoing { subject: "events.order.created._".to_owned(), headers: HeaderMap::new(), payload: payload.into() };
+        let message = Outgoing {
+            subject: "events.order.created._".to_owned(),
+            headers: HeaderMap::new(),
+            payload: payload.into(),
+        };
         self.send(message).await
     }
 
@@ -144,26 +151,32 @@ impl Site {
 
     /// The events that consumers have handled, in order of their positions.
     pub(super) async fn effects(&self, consumer: &str) -> Vec<Uuid> {
-        sqlx::query_scalar("SELECT event_id FROM public.effects WHERE consumer = $1 ORDER BY position, event_id")
-            .bind(consumer)
-            .fetch_all(&self.db.admin())
-            .await
-            .unwrap()
+        sqlx::query_scalar(
+            "SELECT event_id FROM public.effects WHERE consumer = $1 ORDER BY position, event_id",
+        )
+        .bind(consumer)
+        .fetch_all(&self.db.admin())
+        .await
+        .unwrap()
     }
 
     pub(super) async fn handles(&self, consumer: &str, ids: &[Uuid]) {
-        eventually(DEADLINE, "all events are handled", async || self.effects(consumer).await.len() >= ids.len())
-            .await;
+        eventually(DEADLINE, "all events are handled", async || {
+            self.effects(consumer).await.len() >= ids.len()
+        })
+        .await;
         assert_eq!(self.effects(consumer).await, ids, "each event once");
     }
 
     /// Which events the ledger of a consumer has.
     pub(super) async fn ledger(&self, consumer: &str) -> Vec<Uuid> {
-        sqlx::query_scalar("SELECT event_id FROM seqline.consumed_events WHERE consumer = $1 ORDER BY event_id")
-            .bind(consumer)
-            .fetch_all(&self.db.admin())
-            .await
-            .unwrap()
+        sqlx::query_scalar(
+            "SELECT event_id FROM seqline.consumed_events WHERE consumer = $1 ORDER BY event_id",
+        )
+        .bind(consumer)
+        .fetch_all(&self.db.admin())
+        .await
+        .unwrap()
     }
 
     /// Reason, event, place in the stream and attempts of what was given up.
@@ -270,13 +283,15 @@ impl Handler for Probe {
         self.calls.lock().unwrap().push(number(event));
         let (consumer, position) = (context.consumer().to_owned(), context.position());
         let attempt = context.attempt().cast_signed();
-        sqlx::query("INSERT INTO public.effects (consumer, event_id, position, attempt) VALUES ($1, $2, $3, $4)")
-            .bind(consumer)
-            .bind(event.id)
-            .bind(position)
-            .bind(attempt)
-            .execute(context.connection())
-            .await?;
+        sqlx::query(
+            "INSERT INTO public.effects (consumer, event_id, position, attempt) VALUES ($1, $2, $3, $4)",
+        )
+        .bind(consumer)
+        .bind(event.id)
+        .bind(position)
+        .bind(attempt)
+        .execute(context.connection())
+        .await?;
         (self.act)(event, context).await
     }
 }

@@ -124,7 +124,8 @@ impl Stage {
 
     /// Makes the stream as a relay does, but for a change.
     pub(crate) async fn stream_with(&self, change: impl FnOnce(&mut Config)) {
-        let (info, _) = ensure_stream(&broker(&self.url), &StreamSettings::default()).await.expect("a stream");
+        let (info, _) =
+            ensure_stream(&broker(&self.url), &StreamSettings::default()).await.expect("a stream");
         let mut config = info.config;
         change(&mut config);
         self.context().await.update_stream(config).await.expect("the stream is changed");
@@ -148,12 +149,14 @@ impl Stage {
 
     /// The position of the relay's row.
     pub(crate) async fn position(&self) -> i64 {
-        let position = sqlx::query_scalar("SELECT position FROM seqline.relay_cursors WHERE name = 'jetstream'");
+        let position =
+            sqlx::query_scalar("SELECT position FROM seqline.relay_cursors WHERE name = 'jetstream'");
         position.fetch_optional(&self.pool).await.expect("the row can be read").unwrap_or(-1)
     }
 
     pub(crate) async fn stalled_by(&self) -> Option<String> {
-        let stalled = sqlx::query_scalar("SELECT stalled_by FROM seqline.relay_cursors WHERE name = 'jetstream'");
+        let stalled =
+            sqlx::query_scalar("SELECT stalled_by FROM seqline.relay_cursors WHERE name = 'jetstream'");
         stalled.fetch_one(&self.pool).await.expect("the row can be read")
     }
 
@@ -164,7 +167,8 @@ impl Stage {
     }
 
     pub(crate) async fn incidents(&self) -> BTreeMap<String, i64> {
-        let rows = sqlx::query_as("SELECT kind, count FROM seqline.relay_incidents WHERE acknowledged_at IS NULL");
+        let rows =
+            sqlx::query_as("SELECT kind, count FROM seqline.relay_incidents WHERE acknowledged_at IS NULL");
         let rows: Vec<(String, i64)> = rows.fetch_all(&self.pool).await.expect("they can be read");
         rows.into_iter().collect()
     }
@@ -177,7 +181,10 @@ impl Stage {
     }
 
     pub(crate) async fn epoch(&self) -> Uuid {
-        sqlx::query_scalar("SELECT epoch FROM seqline.log_identity").fetch_one(&self.pool).await.expect("an epoch")
+        sqlx::query_scalar("SELECT epoch FROM seqline.log_identity")
+            .fetch_one(&self.pool)
+            .await
+            .expect("an epoch")
     }
 
     /// The whole stream, read from its leader.
@@ -239,7 +246,9 @@ impl Stage {
             .log()
             .await
             .into_iter()
-            .map(|(seq, id, kind, space)| (seq, (id, subject_of(&kind, space.as_deref()).expect("a subject"))))
+            .map(|(seq, id, kind, space)| {
+                (seq, (id, subject_of(&kind, space.as_deref()).expect("a subject")))
+            })
             .collect();
         let mut ours = Vec::new();
         for message in self.messages().await {

@@ -4,6 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use opentelemetry::KeyValue;
 use seqline::consumer::{ConsumerName, RoundTally};
+use seqline_nats::consumer::ConsumerTally;
+use seqline_nats::relay::StreamFacts;
 use sqlx::PgPool;
 use tokio::sync::watch;
 
@@ -11,6 +13,7 @@ use crate::api::{Api, Counts, Tally, Waiting};
 use crate::metrics::catalogue::{self, Metric};
 use crate::metrics::{Metrics, Value};
 use crate::ops::Health;
+use crate::streaming::{RelayFigures, StreamTallies};
 
 /// The parts that run, as far as they are shown. There are none before the start, and others after a new epoch.
 #[derive(Clone, Default)]
@@ -24,6 +27,8 @@ pub(super) struct Shown {
     pub(super) tallies: Vec<(ConsumerName, Arc<RoundTally>)>,
     /// The API, where there is one.
     pub(super) api: Option<Api>,
+    /// What needs a broker.
+    pub(super) streaming: StreamTallies,
 }
 
 impl Figures {
@@ -53,6 +58,7 @@ impl Figures {
             let in_flight = shown.api.iter().map(|api| number(api.tally.events_in_flight()));
             in_flight.map(|events| (events, Vec::new())).collect()
         });
+        figures.observe_streaming(metrics);
         let health = health.clone();
         metrics.observe(&catalogue::TAIL_LAG, move || {
             let seen = health.seen().zip(health.tail_position());
@@ -60,6 +66,63 @@ impl Figures {
             lag.map(|lag| (number(lag.unsigned_abs()), Vec::new())).into_iter().collect()
         });
         figures
+    }
+
+    fn observe_streaming(&self, metrics: &Metrics) {
+        self.observe(metrics, &catalogue::RELAY_PUBLISHED, |shown| {
+            let relays = shown.streaming.relay.iter();
+            relays.map(|relay| (number(relay.tally.published()), vec![of_relay(relay)])).collect()
+        });
+        self.observe(metrics, &catalogue::RELAY_FAILURES, |shown| {
+            let failures = |relay: &RelayFigures| {
+                let kind = |kind| vec![of_relay(relay), KeyValue::new(catalogue::FAILURE_KIND, kind)];
+                let failures = relay.tally.failures().into_iter();
+                failures.map(|(name, count)| (number(count), kind(name))).collect::<Vec<_>>()
+            };
+            shown.streaming.relay.iter().flat_map(failures).collect()
+        });
+        self.observe(metrics, &catalogue::STREAM_MESSAGES, |shown| {
+            stream(shown, |_, stream| Some(number(stream.messages)))
+        });
+        self.observe(metrics, &catalogue::STREAM_SIZE, |shown| {
+            stream(shown, |_, stream| Some(number(stream.bytes)))
+        });
+        self.observe(metrics, &catalogue::STREAM_FILL, |shown| {
+            stream(shown, |_, stream| Some(number(stream.bytes) / number(stream.max_bytes?)))
+        });
+        self.observe(metrics, &catalogue::STREAM_OLDEST_AGE, |shown| {
+            stream(shown, |relay, stream| {
+                Some((relay.clock.now() - stream.first_at?).as_seconds_f64().max(0.0))
+            })
+        });
+        self.observe(metrics, &catalogue::STREAM_CONSUMER_MESSAGES, |shown| {
+            let outcomes = |(name, tally): &(String, Arc<ConsumerTally>)| {
+                [
+                    ("handled", tally.handled()),
+                    ("duplicate", tally.duplicates()),
+                    ("retried", tally.retried()),
+                    ("terminated", tally.terminated()),
+                    ("skipped", tally.skipped()),
+                ]
+                .map(|(outcome, count)| {
+                    let outcome = KeyValue::new(catalogue::MESSAGE_OUTCOME, outcome);
+                    (number(count), vec![of_stream_consumer(name), outcome])
+                })
+            };
+            shown.streaming.consumers.iter().flat_map(outcomes).collect()
+        });
+        self.observe(metrics, &catalogue::STREAM_CONSUMER_REDELIVERED, |shown| {
+            stream_consumers(shown, |tally| Some(tally.redelivered()))
+        });
+        self.observe(metrics, &catalogue::STREAM_CONSUMER_DROPPED, |shown| {
+            stream_consumers(shown, |tally| Some(tally.dropped()))
+        });
+        self.observe(metrics, &catalogue::STREAM_CONSUMER_PENDING, |shown| {
+            stream_consumers(shown, ConsumerTally::pending)
+        });
+        self.observe(metrics, &catalogue::STREAM_CONSUMER_ACK_PENDING, |shown| {
+            stream_consumers(shown, ConsumerTally::ack_pending)
+        });
     }
 
     pub(super) fn show(&self, shown: Option<Shown>) {
@@ -124,6 +187,31 @@ fn hub(shown: &Shown, figure: fn((usize, usize)) -> usize) -> Vec<Value> {
 fn counted(shown: &Shown, attribute: &'static str, counts: fn(&Tally) -> Counts) -> Vec<Value> {
     let counts = shown.api.iter().flat_map(|api| counts(&api.tally));
     counts.map(|(name, count)| (number(count), vec![KeyValue::new(attribute, name)])).collect()
+}
+
+fn of_relay(relay: &RelayFigures) -> KeyValue {
+    KeyValue::new(catalogue::RELAY, relay.name.clone())
+}
+
+/// Of the stream, while the relay runs here: whoever stands by has old figures or none.
+fn stream(shown: &Shown, figure: fn(&RelayFigures, StreamFacts) -> Option<f64>) -> Vec<Value> {
+    let of_relay = |relay: &RelayFigures| {
+        let facts = relay.tally.stream().filter(|_| relay.tally.active())?;
+        let name = KeyValue::new(catalogue::STREAM, relay.stream.clone());
+        Some((figure(relay, facts)?, vec![name]))
+    };
+    shown.streaming.relay.iter().filter_map(of_relay).collect()
+}
+
+fn stream_consumers(shown: &Shown, figure: fn(&ConsumerTally) -> Option<u64>) -> Vec<Value> {
+    let of_consumer = |(name, tally): &(String, Arc<ConsumerTally>)| {
+        Some((number(figure(tally)?), vec![of_stream_consumer(name)]))
+    };
+    shown.streaming.consumers.iter().filter_map(of_consumer).collect()
+}
+
+fn of_stream_consumer(name: &str) -> KeyValue {
+    KeyValue::new(catalogue::STREAM_CONSUMER, name.to_owned())
 }
 
 fn name(consumer: &ConsumerName) -> KeyValue {

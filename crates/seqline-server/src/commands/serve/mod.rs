@@ -26,6 +26,7 @@ use crate::ops::readiness::Stage;
 use crate::ops::server::OpsServer;
 use crate::ops::{self, Health};
 use crate::recorder::Recorder;
+use crate::streaming::Streaming;
 use crate::{Server, connect};
 
 pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs, server: &Server) -> Result<(), Failure> {
@@ -34,7 +35,10 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs, server: &Serve
     let options = connect::options(database)?;
     let listen = connect::listen_options(args.listen_url.as_deref(), &options)?;
     let metrics = &server.telemetry.metrics;
-    let making = Making { role, options: &options, listen: &listen, config, metrics, clock: &server.clock };
+    let clock = &server.clock;
+    let streaming = Streaming::of(role, args.nats_url.as_deref(), config)?;
+    let streaming = streaming.as_ref();
+    let making = Making { role, options: &options, listen: &listen, config, metrics, clock, streaming };
     let ops = OpsServer::bind(config.ops.listen, "ops.listen").await?;
     let address = ops.address();
     let (api, jwt) = match role.delivers() {
@@ -94,6 +98,9 @@ pub(crate) async fn run(database: &DatabaseArgs, args: ServeArgs, server: &Serve
         }
     };
     lifecycle.stop(serving.budget()).await;
+    if let Some(streaming) = streaming {
+        streaming.end(clock).await;
+    }
     tracing::info!(role = role.as_str(), "server stopped");
     result
 }
@@ -157,10 +164,12 @@ impl Serving<'_> {
                 Ok(tail) => {
                     let _ = self.has_served.set(());
                     let lifecycle =
-                        self.making.start(parts, tail, epoch, &self.figures, &self.health, &self.door);
+                        self.making.start(parts, tail, epoch, &self.figures, &self.health, &self.door)?;
                     self.health.enter(Stage::Running);
                     let consumers = role.works().then_some(Recorder::NAME);
-                    tracing::info!(role = role.as_str(), consumers, %epoch, "server started");
+                    let streaming = self.making.streaming.map(|it| it.names(self.making.config));
+                    let (relay, stream_consumers) = streaming.unwrap_or_default();
+                    tracing::info!(role = role.as_str(), consumers, relay, stream_consumers, %epoch, "server started");
                     return Ok((lifecycle, epoch));
                 }
                 // It was there a moment ago.
@@ -271,6 +280,7 @@ mod tests {
             config: &config,
             metrics,
             clock: &clock,
+            streaming: None,
         };
         let door = Door::new(&config, &clock, &health, metrics, None);
         let (ending_since, has_served) = (OnceLock::new(), OnceLock::new());

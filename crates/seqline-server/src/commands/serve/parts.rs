@@ -21,6 +21,7 @@ use crate::limits::{CONNECT_TIMEOUT, START_RETRY_PAUSE};
 use crate::metrics::Metrics;
 use crate::ops::Health;
 use crate::recorder::Recorder;
+use crate::streaming::{StreamTallies, Streaming};
 use crate::{connect, jobs};
 
 /// What all parts are made of.
@@ -31,6 +32,8 @@ pub(super) struct Making<'a> {
     pub(super) config: &'a Config,
     pub(super) metrics: &'a Metrics,
     pub(super) clock: &'a Clock,
+    /// What needs a broker, where there is any.
+    pub(super) streaming: Option<&'a Streaming>,
 }
 
 /// What a role runs on a database that was found to be in order.
@@ -107,10 +110,15 @@ impl Making<'_> {
         figures: &Figures,
         health: &Health,
         door: &Door,
-    ) -> Lifecycle {
+    ) -> Result<Lifecycle, Failure> {
         let mut lifecycle = Lifecycle::new(self.clock.clone());
-        let mut shown =
-            Shown { pool: parts.pool.clone(), listeners: Vec::new(), tallies: Vec::new(), api: None };
+        let mut shown = Shown {
+            pool: parts.pool.clone(),
+            listeners: Vec::new(),
+            tallies: Vec::new(),
+            api: None,
+            streaming: StreamTallies::default(),
+        };
         if let Some((sequencer, jobs, consumers)) = parts.worker {
             shown.tallies = consumers.tallies();
             shown.listeners.push(("consumers", consumers.listening()));
@@ -125,6 +133,9 @@ impl Making<'_> {
                 consumers.run(stop).await.map_err(|error| error.to_string())
             });
         }
+        if let Some(streaming) = self.streaming {
+            shown.streaming = streaming.start(&mut lifecycle, &parts.pool, self.config, self.clock)?;
+        }
         match tail {
             Some(tail) => {
                 shown.listeners.push(("tail", tail.listening()));
@@ -138,7 +149,7 @@ impl Making<'_> {
             shown.listeners.clear();
         }
         figures.show(Some(shown));
-        lifecycle
+        Ok(lifecycle)
     }
 }
 

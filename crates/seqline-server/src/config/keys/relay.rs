@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
+use seqline_nats::relay::RelayStart;
+
 use super::super::kinds::{choice, days, duration, hours, integer, mins, ms, secs};
-use super::super::nats::{RelayStart, Runs};
+use super::super::nats::Runs;
 use super::super::schema::{Key, Kind};
 use super::super::values::RELAY_NAME;
 
 /// The names of [`Runs`], in their order.
 const RUNS: &[&str] = &["auto", "on", "off"];
+
+/// In the order of their names.
+const STARTS: [RelayStart; 2] = [RelayStart::Oldest, RelayStart::Head];
 
 pub(super) const MODE: Key = choice(
     "relay.mode",
@@ -27,7 +32,7 @@ pub(super) const NAME: Key = Key {
 pub(super) const START: Key = choice(
     "relay.start",
     &["oldest", "head"],
-    |config, index| config.relay.start = RelayStart::ALL[index],
+    |config, index| config.relay.start = STARTS[index],
     |config| config.relay.start as usize,
     "Where a relay begins that is new: with the oldest event that the log holds, or with what is appended from then on.",
 );
@@ -35,7 +40,7 @@ pub(super) const START: Key = choice(
 pub(super) const WINDOW: Key = integer(
     "relay.window",
     1000,
-    1..=20_000,
+    1..=4096,
     |config| &mut config.relay.window,
     "How many messages may be on their way that the broker has not acknowledged. More are faster, and a longer walk after an error.",
 );
@@ -101,7 +106,7 @@ pub(super) const RECORDER: Key = choice(
     RUNS,
     |config, index| config.stream_consumer.recorder = Runs::ALL[index],
     |config| config.stream_consumer.recorder as usize,
-    "Whether the process has the built-in consumer of the stream, which logs a line for each event: it shows that everything arrives. It follows the relay.",
+    "Whether the process has the built-in consumer of the stream, which logs a line for each event: it shows that everything arrives. auto does where the URL of a broker was given, and in the role relay.",
 );
 
 pub(super) const BATCH_SIZE: Key = integer(

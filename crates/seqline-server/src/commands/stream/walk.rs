@@ -1,0 +1,112 @@
+//! `seqline stream walk`: a consumer that shows that an event is handled once, whatever moment it dies at.
+
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use seqline::Clock;
+use seqline::envelope::Envelope;
+use seqline_nats::broker::Broker;
+use seqline_nats::consumer::{Context, Handler, HandlerError, Runtime, StartAt, StreamConsumer};
+use uuid::Uuid;
+
+use crate::cli::{DatabaseArgs, WalkArgs, WalkFrom};
+use crate::commands::asked_to_stop;
+use crate::config::Config;
+use crate::connect;
+use crate::failure::Failure;
+use crate::limits::{WALK_CONNECTIONS, WALK_RESUME_WAIT, WALK_WAIT};
+use crate::output::{self, count, grouped};
+
+/// Takes its time for an event, and says which it is.
+struct Walker {
+    clock: Clock,
+    pause: Duration,
+}
+
+impl Handler for Walker {
+    async fn handle(&self, event: &Envelope, context: &mut Context<'_>) -> Result<(), HandlerError> {
+        self.clock.sleep(self.pause).await;
+        let (seq, attempt) = (grouped(context.position()), context.attempt());
+        // Whoever does not read goes without.
+        let _ = output::line(format!("handles {seq} {} {} (attempt {attempt})", event.event_type, event.id));
+        Ok(())
+    }
+}
+
+pub(super) async fn run(
+    database: &DatabaseArgs,
+    broker: &Broker,
+    config: &Config,
+    args: &WalkArgs,
+) -> Result<(), Failure> {
+    let (stop, clock) = (asked_to_stop(), Clock::system());
+    let options = connect::options(database)?;
+    let pool = connect::pool(&options, WALK_CONNECTIONS).await?;
+    connect::refuse_older_schema(&mut *pool.acquire().await.map_err(seqline::DatabaseError::from)?).await?;
+    let name =
+        args.resume.clone().unwrap_or_else(|| format!("walk-{}", &Uuid::new_v4().simple().to_string()[..8]));
+    let walker = Walker { clock: clock.clone(), pause: args.pause };
+    let start_at = match args.from {
+        WalkFrom::All => StartAt::Everything,
+        WalkFrom::New => StartAt::New,
+    };
+    let consumer = StreamConsumer::new(&name, walker).map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut settings = config.stream_consumers();
+    // Each event is a transaction of its own, so that there is a moment after each.
+    settings.batch = 1;
+    let ack_wait = settings.ack_wait;
+    let runtime = Runtime::new(
+        pool,
+        broker.clone(),
+        config.stream(),
+        consumer.start_at(start_at),
+        settings,
+        clock.clone(),
+    );
+    let runtime = match args.kill_before_ack {
+        true => runtime.before_ack(dying_at(args.limit)),
+        false => runtime,
+    };
+    output::line(format!("consumer {name}: --resume {name} goes on as it"))?;
+
+    let tally = runtime.tally();
+    let patience = if args.resume.is_some() { WALK_RESUME_WAIT.max(ack_wait + WALK_WAIT) } else { WALK_WAIT };
+    let begun = clock.elapsed();
+    let mut said = 0;
+    let mut done = 0;
+    while done < u64::from(args.limit) && clock.elapsed() - begun < patience + args.pause * args.limit {
+        let pass = tokio::select! {
+            pass = runtime.poll_once() => pass,
+            () = stop.cancelled() => return Err(Failure::Interrupted("interrupted".to_owned())),
+        };
+        pass.map_err(|error| Failure::Unavailable(error.to_string()))?;
+        if tally.duplicates() > said {
+            said = tally.duplicates();
+            output::line(format!("recognised {}: handled before, and acknowledged now", count(1, "event")))?;
+        }
+        done = tally.handled() + tally.duplicates();
+    }
+    let (handled, known) = (tally.handled(), tally.duplicates());
+    output::line(format!(
+        "{} handled, {} recognised",
+        count(handled.try_into().unwrap_or(i64::MAX), "event"),
+        grouped(known.try_into().unwrap_or(i64::MAX))
+    ))
+}
+
+/// Ends the process without a word to anybody when the last event is committed.
+fn dying_at(limit: u32) -> impl Fn() + Send + Sync + 'static {
+    let left = Arc::new(AtomicU32::new(limit));
+    move || {
+        if left.fetch_sub(1, Ordering::SeqCst) > 1 {
+            return;
+        }
+        let _ = output::line("MARKER kill-me-now");
+        let _ = std::io::stdout().flush();
+        let _ = kill(Pid::this(), Signal::SIGKILL);
+    }
+}
