@@ -3,6 +3,7 @@
 use super::{Drained, Relay, RelayError};
 use crate::limits::STOP_PATIENCE;
 use crate::store::relay as store;
+use crate::store::relay::Incident;
 
 impl Relay {
     /// Records how a pass ended.
@@ -60,6 +61,13 @@ impl Relay {
                 _ => {
                     tracing::error!(relay = %name, kind, position, error = %error, "the relay stands still until somebody looks");
                 }
+            }
+            if let RelayError::HistoriesDiffer { position, stream_seq } = *error {
+                let positions = Some((position, position));
+                let incident =
+                    Incident { kind: "histories_differ", count: 1, positions, stream_seq: Some(stream_seq) };
+                // A database that is away is not told now, and stays so no longer than what is recorded below.
+                let _ = self.note(incident).await;
             }
         }
         if self.record_stall(Some(kind)).await.is_ok() && error.is_of_the_connection() {

@@ -47,6 +47,10 @@ impl Relay {
     /// Finds out where the stream is, fills what is missing in it, and connects for going on behind its end.
     pub(super) async fn recover(&mut self, stop: &CancellationToken) -> Result<Link, RelayError> {
         let client = self.connected().await?;
+        if self.held.is_some() {
+            // It may have stood still for long: whether it is still this process's, and what an operator wants by now.
+            self.save().await?;
+        }
         self.settle_history().await?;
         loop {
             let info = self.look_at_stream().await?;

@@ -1,4 +1,13 @@
 //! The relay.
 
+mod batches;
+mod cluster;
+mod decisions;
+mod faults;
 mod flow;
+mod foreign;
+mod history;
+mod limits;
+mod loss;
 mod support;
+mod two;

@@ -1,0 +1,92 @@
+//! Atomic batches.
+
+use std::time::Duration;
+
+use seqline_testkit::nats::NatsServer;
+use seqline_testkit::{FaultProxy, eventually};
+
+use super::support::{LONG, Load, Stage};
+
+#[tokio::test]
+async fn batches_bring_each_event_once_in_order() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(2345).await;
+    let mut relay = stage.relay_with(|config| config.atomic_batches = Some(200));
+    assert_eq!(relay.drain_once().await.unwrap().published, 2345);
+    stage.append(1).await;
+    assert_eq!(relay.drain_once().await.unwrap().published, 1);
+    stage.assert_once_in_order().await;
+    let messages = stage.messages().await;
+    let batched = messages.iter().filter(|message| message.headers.get("Nats-Batch-Id").is_some()).count();
+    assert_eq!(batched, 2345);
+}
+
+#[tokio::test]
+async fn batches_over_a_connection_that_is_cut_bring_each_event_once_in_order() {
+    let server = NatsServer::start().await;
+    let proxy = FaultProxy::start(server.addr()).await.unwrap();
+    let stage = Stage::at(&format!("nats://{}", proxy.addr())).await;
+    let load = Load::start(&stage.pool, 50, Duration::from_millis(3));
+    let running = stage.run_with(|config| config.atomic_batches = Some(100));
+    for cut in 0..25 {
+        let before = running.tally.published();
+        eventually(LONG, "it publishes", async || running.tally.published() > before + (cut % 5) * 60).await;
+        proxy.cut();
+    }
+    load.stop().await;
+    stage.until_published().await;
+    running.stop().await;
+    stage.assert_once_in_order().await;
+    assert!(stage.incidents().await.is_empty());
+}
+
+/// One batch is under way at a time, and all of it is stored or nothing: there is no hole that would have to be filled late.
+#[tokio::test]
+async fn somebody_else_opens_no_hole_between_batches() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.stream_with(|_| {}).await;
+    let load = Load::start(&stage.pool, 50, Duration::from_millis(2));
+    let running = stage.run_with(|config| config.atomic_batches = Some(100));
+    for _ in 0..100 {
+        let before = running.tally.published();
+        stage.publish_foreign().await;
+        eventually(LONG, "it publishes", async || running.tally.published() > before).await;
+    }
+    load.stop().await;
+    stage.until_published().await;
+    running.stop().await;
+    stage.assert_once_in_order().await;
+    let incidents = stage.incidents().await;
+    assert_eq!(incidents.get("foreign_messages"), Some(&100), "{incidents:?}");
+    assert_eq!(incidents.len(), 1, "{incidents:?}");
+}
+
+/// The broker refuses a batch of which it has a part: then each event is asked about by itself.
+#[tokio::test]
+async fn a_batch_with_an_event_that_the_broker_remembers_is_published_singly() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(20).await;
+    stage.relay().drain_once().await.unwrap();
+    stage
+        .sql("UPDATE seqline.relay_cursors SET leased_until = now(), position = 17, stream_seq = 17, position_at_seq = 17")
+        .await;
+    let stream = stage.context().await.get_stream("EVENTS").await.unwrap();
+    stream.delete_message(20).await.unwrap();
+    stage.append(30).await;
+    let mut relay = stage.relay_with(|config| config.atomic_batches = Some(10));
+    eventually(LONG, "all are there", async || relay.drain_once().await.is_ok_and(|done| done.position == 50)).await;
+    assert_eq!(stage.positions().await, (1..=50).filter(|position| *position != 20).collect::<Vec<i64>>());
+}
+
+#[tokio::test]
+async fn a_server_that_is_too_old_for_batches_is_refused_by_name() {
+    let Some(server) = NatsServer::old().await else { return };
+    let stage = Stage::new(&server).await;
+    stage.append(1).await;
+    let mut relay = stage.relay_with(|config| config.atomic_batches = Some(100));
+    assert_eq!(relay.drain_once().await.unwrap_err().kind(), "atomic_batches_unsupported");
+    assert_eq!(relay.tally().stalled_by(), Some("atomic_batches_unsupported"));
+}

@@ -1,0 +1,112 @@
+//! What an operator decides: pause, go on, publish again.
+
+use std::time::Duration;
+
+use seqline_testkit::eventually;
+use seqline_testkit::nats::NatsServer;
+
+use super::support::{LONG, Load, Stage};
+
+#[tokio::test]
+async fn a_pause_keeps_the_lease_and_sends_nothing_until_it_is_over() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    let running = stage.run();
+    stage.append(100).await;
+    stage.until_published().await;
+    stage.sql("SELECT seqline.set_relay_paused('jetstream', true, 'a look')").await;
+    stage.append(50).await;
+    // Two looks later it knows.
+    eventually(LONG, "it knows", async || running.tally.behind() == 50).await;
+    let clock = seqline::Clock::system();
+    eventually(LONG, "the lease would have run out", async || clock.elapsed() > Duration::from_secs(2)).await;
+    let held: bool = sqlx::query_scalar("SELECT leased_until > clock_timestamp() FROM seqline.relay_cursors")
+        .fetch_one(&stage.pool)
+        .await
+        .unwrap();
+    assert!(held && running.tally.active());
+    assert_eq!((stage.position().await, stage.positions().await.len()), (100, 100));
+    stage.sql("SELECT seqline.set_relay_paused('jetstream', false, 'seen')").await;
+    stage.until_published().await;
+    running.stop().await;
+    stage.assert_once_in_order().await;
+}
+
+#[tokio::test]
+async fn a_pause_under_load_stops_it_in_the_middle_of_its_work() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    let load = Load::start(&stage.pool, 50, Duration::from_millis(2));
+    let running = stage.run();
+    for _ in 0..5 {
+        let before = running.tally.published();
+        eventually(LONG, "it publishes", async || running.tally.published() > before + 100).await;
+        stage.sql("SELECT seqline.set_relay_paused('jetstream', true, 'a look')").await;
+        eventually(LONG, "it rests", async || running.tally.behind() > 200).await;
+        let last = stage.info().await.state.last_sequence;
+        eventually(LONG, "more comes in", async || running.tally.behind() > 500).await;
+        assert_eq!(stage.info().await.state.last_sequence, last);
+        stage.sql("SELECT seqline.set_relay_paused('jetstream', false, 'seen')").await;
+    }
+    load.stop().await;
+    stage.until_published().await;
+    running.stop().await;
+    stage.assert_once_in_order().await;
+}
+
+#[tokio::test]
+async fn what_somebody_wants_again_is_published_again_behind_the_end() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(100).await;
+    let running = stage.run();
+    stage.until_published().await;
+    for _ in 0..2 {
+        stage.sql("SELECT seqline.rewind_relay('jetstream', 40, true, 'a consumer was wrong')").await;
+        eventually(LONG, "it is rewound", async || {
+            let asked: Option<i64> = sqlx::query_scalar("SELECT rewind_to FROM seqline.relay_cursors")
+                .fetch_one(&stage.pool)
+                .await
+                .unwrap();
+            asked.is_none()
+        })
+        .await;
+        stage.until_published().await;
+    }
+    stage.append(10).await;
+    stage.until_published().await;
+    assert_eq!(running.tally.republished(), 120);
+    running.stop().await;
+    let expected: Vec<i64> = (1..=100).chain(41..=100).chain(41..=110).collect();
+    assert_eq!(stage.positions().await, expected);
+    // Whoever comes next does not go back before the rewind.
+    stage.append(10).await;
+    let running = stage.run();
+    stage.until_published().await;
+    running.stop().await;
+    assert_eq!(stage.positions().await.len(), expected.len() + 10);
+    assert!(stage.incidents().await.is_empty());
+}
+
+/// After a rewind the end of the stream is lost: what was published before the rewind does not count for what was published since.
+#[tokio::test]
+async fn a_loss_after_a_rewind_is_made_good_from_the_rewind_on() {
+    let mut server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(100).await;
+    stage.relay().drain_once().await.unwrap();
+    server.stop().await;
+    let copy = server.copy_store();
+    server.restart().await;
+    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    stage.sql("SELECT seqline.rewind_relay('jetstream', 90, true, 'a consumer was wrong')").await;
+    stage.relay().drain_once().await.unwrap();
+    assert_eq!(stage.positions().await.len(), 110);
+    server.kill().await;
+    server.restore_store(&copy);
+    server.restart().await;
+    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    stage.relay().drain_once().await.unwrap();
+    let expected: Vec<i64> = (1..=100).chain(91..=100).collect();
+    assert_eq!(stage.positions().await, expected);
+}
