@@ -73,3 +73,12 @@ pub(crate) const BATCH_MAX: u32 = 1000;
 
 /// What the broker adds to a message in its store, at most. Only where a stream is so small that one message fills it does that matter.
 pub(crate) const STORED_OVERHEAD: usize = 64;
+
+/// Fewer events than this between two messages of somebody else, and nothing is gained by having many under way.
+pub(crate) const CROWDED_BELOW: u64 = 32;
+
+/// How often in a row it has to be so before events are published for no place.
+pub(crate) const CROWDED_AFTER: u32 = 3;
+
+/// How many are published so before the usual way is tried again.
+pub(crate) const SINGLY_AT_ONCE: usize = 100;

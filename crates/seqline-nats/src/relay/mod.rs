@@ -176,7 +176,9 @@ pub struct Relay {
     facts_at: Option<Duration>,
     /// The stream was made, or found to be as it should be.
     ensured: bool,
-    /// Places of the stream up to here were told of.
+    /// What was met and is not recorded yet.
+    to_tell: Vec<store::Incident>,
+    /// Places of the stream up to here were told of, or are about to be.
     noted_to: u64,
     /// Events up to here were in the stream before.
     republish_to: i64,
@@ -188,8 +190,12 @@ pub struct Relay {
     assumed: BTreeSet<i64>,
     /// Up to here no batch: the broker has some of it.
     singly_to: i64,
-    /// Something was acknowledged since the last failure.
-    progress: bool,
+    /// Events that were acknowledged since the last pass that ended.
+    progress: u64,
+    /// Whether there were any in the pass before.
+    progressed: bool,
+    /// How often in a row somebody else's messages left room for next to none of ours.
+    crowded: u32,
     database_away: bool,
 }
 
@@ -234,13 +240,16 @@ impl Relay {
             settled_at: None,
             facts_at: None,
             ensured: false,
+            to_tell: Vec::new(),
             noted_to: 0,
             republish_to: 0,
             again_to: 0,
             left_out_to: 0,
             assumed: BTreeSet::new(),
             singly_to: 0,
-            progress: false,
+            progress: 0,
+            progressed: false,
+            crowded: 0,
             database_away: false,
         }
     }
@@ -269,7 +278,7 @@ impl Relay {
                     self.config.lease / 4
                 }
                 Err(_) => {
-                    if std::mem::take(&mut self.progress) {
+                    if self.progressed {
                         backoff.reset();
                     }
                     backoff.next(fastrand::f64())
@@ -308,12 +317,11 @@ impl Relay {
             if let Some(head) = self.rests().await? {
                 return Ok(self.drained(before, head));
             }
+            self.look_now_and_then().await?;
             let link = match self.link.take() {
-                Some(link) if link.is_connected() => link,
+                Some(link) if link.is_connected() && self.is_where_it_was(&link).await? => link,
                 _ => self.recover(stop).await?,
             };
-            self.refresh_facts().await;
-            self.look_now_and_then().await?;
             if let Some(head) = self.send(link, stop).await? {
                 return Ok(self.drained(before, head));
             }
@@ -397,6 +405,11 @@ impl Relay {
 
     /// Writes how far it is, and hears whether it is still this process that runs the relay.
     async fn save(&mut self) -> Result<(), RelayError> {
+        // First what was met: it is told twice after a crash in between, and never not at all.
+        while let Some(incident) = self.to_tell.last().copied() {
+            self.note(incident).await?;
+            self.to_tell.pop();
+        }
         let (lease, stream) = (self.lease()?, &self.config.stream.name);
         let Some(cursor) = self.held.as_ref().map(|held| held.cursor) else { return Ok(()) };
         let told =
@@ -422,7 +435,8 @@ impl Relay {
         if due { self.save().await } else { Ok(()) }
     }
 
-    async fn note(&mut self, incident: store::Incident) -> Result<(), RelayError> {
+    /// Records what was met, and says so.
+    async fn note(&self, incident: store::Incident) -> Result<(), RelayError> {
         tracing::warn!(
             relay = %self.config.name, kind = incident.kind, count = incident.count,
             first_position = incident.positions.map(|(first, _)| first),

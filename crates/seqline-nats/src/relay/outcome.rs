@@ -1,18 +1,27 @@
 //! What is told of how a pass ended: to whoever looks at the row, to metrics, and once to the log of the process.
 
 use super::{Drained, Relay, RelayError};
-use crate::limits::STOP_PATIENCE;
+use crate::limits::{CROWDED_BELOW, STOP_PATIENCE};
 use crate::store::relay as store;
 use crate::store::relay::Incident;
 
 impl Relay {
     /// Records how a pass ended.
     pub(super) async fn conclude(&mut self, done: &Result<Drained, RelayError>) {
+        let progress = std::mem::take(&mut self.progress);
+        self.progressed = progress > 0;
+        if !matches!(done, Err(RelayError::Conflict)) || progress >= CROWDED_BELOW {
+            self.crowded = 0;
+        } else {
+            self.crowded += 1;
+        }
         match done {
             Ok(_) => self.goes_on().await,
             Err(RelayError::Stopping | RelayError::HeldElsewhere) => {}
             Err(error) => {
                 self.link = None;
+                // A server that answers again need not be the same.
+                self.settled_at = self.settled_at.filter(|_| !matches!(error, RelayError::Database(_)));
                 self.tally.add_failure(error.kind());
                 if error.asks_for_less() {
                     self.adaptation.halve();

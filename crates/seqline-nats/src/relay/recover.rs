@@ -12,7 +12,9 @@ use super::cursor::{Cursor, Told};
 use super::send::Link;
 use super::walk::{Anchor, Differ, LookBack, Met, Standing, Walk, judge};
 use super::{Relay, RelayError, RelayStart, StreamFacts};
-use crate::limits::{HISTORY_LOOK_INTERVAL, LOOK_BACK_MAX, STREAM_FACTS_INTERVAL, WALK_CHUNK};
+use crate::limits::{
+    CROWDED_AFTER, HISTORY_LOOK_INTERVAL, LOOK_BACK_MAX, SINGLY_AT_ONCE, STREAM_FACTS_INTERVAL, WALK_CHUNK,
+};
 use crate::message::Identity;
 use crate::store::relay as store;
 use crate::store::relay::Incident;
@@ -37,6 +39,11 @@ enum Astray {
     OtherHistory,
 }
 
+/// In nanoseconds since 1970.
+fn created_at(info: &Info) -> i64 {
+    i64::try_from(info.created.unix_timestamp_nanos()).unwrap_or(i64::MAX)
+}
+
 impl From<Differ> for RelayError {
     fn from(Differ { position, stream_seq }: Differ) -> Self {
         Self::HistoriesDiffer { position, stream_seq }
@@ -51,7 +58,7 @@ impl Relay {
             // It may have stood still for long: whether it is still this process's, and what an operator wants by now.
             self.save().await?;
         }
-        self.settle_history().await?;
+        let mut ahead = None;
         loop {
             let info = self.look_at_stream().await?;
             let place = self.place(&info).await?;
@@ -60,21 +67,53 @@ impl Relay {
             }
             if self.held()?.told.rewind_to.is_some() {
                 self.rewind(&place).await?;
+                ahead = None;
             }
-            let log = self.standing().await?;
+            let log = match &ahead {
+                Some((log, _)) => *log,
+                None => self.standing().await?,
+            };
             let walk = self.walk_from_cursor(&place, &log).await?;
-            let missing = walk.missing();
-            if missing.is_empty() {
-                self.assumed.clear();
-                let behind = (log.head - walk.position()).max(0);
-                self.again_to = walk.position() + walk.gone_at_end().min(behind);
-                return self.link(client, &info, &place, log.epoch).await;
-            }
             if stop.is_cancelled() {
                 return Err(RelayError::Stopping);
             }
-            let link = self.link(client.clone(), &info, &place, log.epoch).await?;
-            self.fill(link, &missing, walk.deleted() > 0).await?;
+            let missing = walk.missing();
+            if !missing.is_empty() {
+                let link = self.link(client.clone(), &info, &place, log.epoch).await?;
+                let why = if walk.deleted() > 0 { "published_again" } else { "hole_filled_late" };
+                self.fill(link, &missing, Some(why)).await?;
+                ahead = None;
+                continue;
+            }
+            self.assumed.clear();
+            let behind = (log.head - walk.position()).max(0);
+            self.again_to = walk.position() + walk.gone_at_end().min(behind);
+            let crowded = self.crowded >= CROWDED_AFTER && behind > 0 && !self.held()?.told.paused;
+            match ahead {
+                // What comes next is read before the stream is looked at for the last time, so that little can get in between.
+                None if crowded || behind > 0 => {
+                    let page = self.source.page(self.lease()?, walk.position(), self.config.page).await?;
+                    ahead = Some((log, page));
+                }
+                Some((_, page)) if crowded => {
+                    // Whoever names a place comes too late each time. In order they are all the same, since there is one at a time.
+                    self.crowded = CROWDED_AFTER - 1;
+                    let link = self.link(client.clone(), &info, &place, log.epoch).await?;
+                    let next: Vec<i64> =
+                        page.events.iter().take(SINGLY_AT_ONCE).map(|event| event.seq).collect();
+                    self.fill(link, &next, None).await?;
+                    ahead = None;
+                }
+                ahead => {
+                    let mut link = self.link(client, &info, &place, log.epoch).await?;
+                    // Not when what was walked over meanwhile is part of it.
+                    let page = ahead.map(|(_, page)| page);
+                    link.ahead = page.filter(|page| {
+                        page.events.first().is_some_and(|event| event.seq == walk.position() + 1)
+                    });
+                    return Ok(link);
+                }
+            }
         }
     }
 
@@ -147,22 +186,26 @@ impl Relay {
         let name = &self.config.stream.name;
         let stream = context.get_stream_no_info(name).await;
         Ok(Place {
-            created: i64::try_from(info.created.unix_timestamp_nanos()).unwrap_or(i64::MAX),
+            created: created_at(info),
             first: info.state.first_sequence,
             last: info.state.last_sequence,
             stream: stream.map_err(|_| StreamError::Silent(name.clone()))?,
         })
     }
 
-    /// The facts about the stream, not too often. That they cannot be had now is for whoever needs the stream to find out.
-    pub(super) async fn refresh_facts(&mut self) {
+    /// Looks at the stream now and then while nothing is under way: whether it still ends where this relay's last message is. So what happens to it
+    /// is found also when there is nothing to publish.
+    pub(super) async fn is_where_it_was(&mut self, link: &Link) -> Result<bool, RelayError> {
         let now = self.clock.elapsed();
-        if self.facts_at.is_none_or(|at| now.saturating_sub(at) >= STREAM_FACTS_INTERVAL) {
-            self.facts_at = Some(now);
-            if let Ok(Some(info)) = streams::info(&self.broker, &self.config.stream.name).await {
-                self.remember_facts(&info);
-            }
+        if self.facts_at.is_some_and(|at| now.saturating_sub(at) < STREAM_FACTS_INTERVAL) {
+            return Ok(true);
         }
+        let Some(info) = streams::info(&self.broker, &self.config.stream.name).await? else {
+            return Ok(false);
+        };
+        self.remember_facts(&info);
+        let created = self.held()?.cursor.stream_created;
+        Ok(created_at(&info) == created && info.state.last_sequence == link.end())
     }
 
     fn remember_facts(&mut self, info: &Info) {
@@ -252,7 +295,7 @@ impl Relay {
         let mut log = *log;
         while next <= place.last {
             let end = place.last.min(next + WALK_CHUNK - 1);
-            let (met, now) = self.read(place, next, end).await?;
+            let (met, now) = self.read(place, next, end, Some(log)).await?;
             for (stream_seq, met) in met {
                 walk.meet(stream_seq, met)?;
             }
@@ -272,9 +315,8 @@ impl Relay {
         astray: Option<Astray>,
         walk: &mut Walk,
     ) -> Result<(), RelayError> {
-        let mut incidents = Vec::new();
         let mut incident = |kind, count, positions, stream_seq| {
-            incidents.push(Incident { kind, count, positions, stream_seq });
+            self.to_tell.push(Incident { kind, count, positions, stream_seq });
         };
         let again = (before.position > walk.position()).then(|| (walk.position() + 1, before.position));
         match astray {
@@ -302,13 +344,10 @@ impl Relay {
         held.cursor.position = settled.position;
         held.cursor.stream_seq = settled.stream_seq;
         held.cursor.position_at_seq = settled.position_at_seq;
+        held.dirty = true;
         self.republish_to = self.republish_to.max(again.map_or(0, |(_, last)| last));
-        // First what was met: told twice after a crash, and never not at all.
-        for incident in incidents {
-            self.note(incident).await?;
-        }
         self.noted_to = place.last;
-        self.save().await
+        if astray.is_some() { self.save().await } else { self.save_if_due().await }
     }
 
     /// Whether the place that the cursor names holds what the cursor says.
@@ -330,7 +369,7 @@ impl Relay {
         let Some(position) = cursor.position_at_seq.filter(|_| cursor.stream_seq >= place.first) else {
             return Ok(None);
         };
-        let (met, _) = self.read(place, cursor.stream_seq, cursor.stream_seq).await?;
+        let (met, _) = self.read(place, cursor.stream_seq, cursor.stream_seq, None).await?;
         match met.first() {
             // That somebody deleted it says nothing of those before.
             Some((_, Met::Deleted)) | None => Ok(None),
@@ -388,7 +427,7 @@ impl Relay {
         let mut end = place.last;
         while end >= bottom && end > 0 {
             let start = bottom.max(end.saturating_sub(WALK_CHUNK - 1));
-            let (met, _) = self.read(place, start, end).await?;
+            let (met, _) = self.read(place, start, end, None).await?;
             for (stream_seq, met) in met.into_iter().rev() {
                 if look.meet(stream_seq, met)? {
                     return Ok(look.anchor(None, bottom));
@@ -406,6 +445,7 @@ impl Relay {
         place: &Place,
         from: u64,
         to: u64,
+        known: Option<Standing>,
     ) -> Result<(Vec<(u64, Met)>, Standing), RelayError> {
         let reading = stream::iter(from..=to).map(|stream_seq| async move {
             match place.stream.get_raw_message(stream_seq).await {
@@ -419,10 +459,15 @@ impl Relay {
         let read: Vec<_> = reading.buffered(WALK_CHUNK as usize).try_collect().await?;
         let positions: Vec<i64> =
             read.iter().filter_map(|(_, identity)| Some((*identity)??.position)).collect();
-        let compared =
-            self.source.ask(async |connection| store::compare(connection, &positions).await).await?;
-        let store::Compared { epoch, head, min_retained, ids } = compared;
-        let (log, ids) = (Standing { epoch, head, min_retained }, BTreeMap::from_iter(ids));
+        let (log, ids) = match known.filter(|_| positions.is_empty()) {
+            Some(log) => (log, BTreeMap::new()),
+            None => {
+                let compared =
+                    self.source.ask(async |connection| store::compare(connection, &positions).await).await?;
+                let store::Compared { epoch, head, min_retained, ids } = compared;
+                (Standing { epoch, head, min_retained }, BTreeMap::from_iter(ids))
+            }
+        };
         let met = read.into_iter().map(|(stream_seq, identity)| {
             let met = match identity {
                 None => Met::Deleted,

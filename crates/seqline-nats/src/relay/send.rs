@@ -56,12 +56,19 @@ pub(super) struct Link {
     limit: usize,
     /// The last event that was read, and which it is.
     last: Option<(i64, Uuid)>,
+    /// What comes next, read already.
+    pub(super) ahead: Option<Page>,
 }
 
 impl Link {
     pub(super) fn is_connected(&self) -> bool {
         self.client.connection_state() == State::Connected
             && self.client.statistics().connects.load(Ordering::Relaxed) == self.connects
+    }
+
+    /// The last place of the stream, once all that was sent is there.
+    pub(super) fn end(&self) -> u64 {
+        self.origin + self.window.next_place()
     }
 }
 
@@ -134,6 +141,7 @@ impl Relay {
             unanswered: 0,
             limit,
             last: None,
+            ahead: None,
         })
     }
 
@@ -159,6 +167,9 @@ impl Relay {
             heard_at: self.clock.elapsed(),
             stopping_since: None,
         };
+        if let Some(page) = link.ahead.take() {
+            self.take_page(&mut link, &mut flight, Ok(page));
+        }
         loop {
             let sending = self.may_send(&flight);
             if sending {
@@ -262,6 +273,7 @@ impl Relay {
             held.told = page.told;
         }
         flight.head = page.head;
+        self.tally.set_behind(page.head - self.held.as_ref().map_or(0, |held| held.cursor.position));
         // The next event is one of another history when this one has changed: nothing of it may go under the old name.
         let other = flight.read_to.1.zip(page.id_at).is_some_and(|(known, there)| known != there);
         if page.epoch != link.epoch || other {
@@ -481,7 +493,9 @@ impl Relay {
         self.tally.add_published(count.into());
         self.tally.add_republished(republished.unsigned_abs());
         self.adaptation.acknowledged(count);
-        if !std::mem::replace(&mut self.progress, true) {
+        let first = self.progress == 0;
+        self.progress += u64::from(count);
+        if first {
             self.goes_on().await;
         }
     }
@@ -518,43 +532,64 @@ impl Relay {
         self.note(Incident { kind: "published_again", count, positions, stream_seq: None }).await
     }
 
-    /// Publishes what is missing although later events are in the stream, one at a time and for no place: it only has to be there, and the broker's
-    /// memory of ids drops what is there already.
+    /// Publishes some events one at a time and for no place: they only have to be there, and the broker's memory of ids drops those that are.
+    /// `why` is what is told of them.
     pub(super) async fn fill(
         &mut self,
         mut link: Link,
-        missing: &[i64],
-        deleted: bool,
+        positions: &[i64],
+        why: Option<&'static str>,
     ) -> Result<(), RelayError> {
-        let mut filled = Vec::new();
-        let mut outcome = Ok(());
-        for position in missing {
-            match self.fill_one(&mut link, *position).await {
-                Ok(true) => filled.push(*position),
-                Ok(false) => drop(self.assumed.insert(*position)),
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
-                }
+        let (mut filled, mut outcome) = (Vec::new(), Ok(()));
+        let mut left = VecDeque::from_iter(positions.iter().copied());
+        while let Some(first) = left.pop_front() {
+            let mut run: u32 = 1;
+            while left.front() == Some(&(first + i64::from(run))) && run < self.config.page {
+                left.pop_front();
+                run += 1;
+            }
+            outcome = self.fill_run(&mut link, first, run, &mut filled).await;
+            if outcome.is_err() {
+                break;
             }
         }
         if let (Some(first), Some(last)) = (filled.first(), filled.last()) {
-            let kind = if deleted { "published_again" } else { "hole_filled_late" };
             let count = i64::try_from(filled.len()).unwrap_or(i64::MAX);
             self.tally.add_published(count.unsigned_abs());
-            self.progress = true;
-            let positions = Some((*first, *last));
-            self.note(Incident { kind, count, positions, stream_seq: None }).await?;
+            self.progress += count.unsigned_abs();
+            if let Some(kind) = why {
+                let positions = Some((*first, *last));
+                self.note(Incident { kind, count, positions, stream_seq: None }).await?;
+            }
         }
         outcome
     }
 
+    async fn fill_run(
+        &mut self,
+        link: &mut Link,
+        first: i64,
+        count: u32,
+        filled: &mut Vec<i64>,
+    ) -> Result<(), RelayError> {
+        let page = self.source.page(self.lease()?, first - 1, count).await?;
+        if page.epoch != link.epoch || page.events.len() < count as usize {
+            return Err(RelayError::HistoryChanged);
+        }
+        for event in &page.events {
+            self.save_if_due().await?;
+            if self.fill_one(link, event).await? {
+                filled.push(event.seq);
+            } else {
+                self.assumed.insert(event.seq);
+            }
+        }
+        Ok(())
+    }
+
     /// Whether it was not there before.
-    async fn fill_one(&mut self, link: &mut Link, position: i64) -> Result<bool, RelayError> {
-        self.save_if_due().await?;
-        let page = self.source.page(self.lease()?, position - 1, 1).await?;
-        let event = page.events.first().filter(|event| event.seq == position && page.epoch == link.epoch);
-        let Ready { outgoing, .. } = self.prepare(link, event.ok_or(RelayError::HistoryChanged)?).await?;
+    async fn fill_one(&mut self, link: &mut Link, event: &StoredEvent) -> Result<bool, RelayError> {
+        let Ready { position, outgoing, .. } = self.prepare(link, event).await?;
         let place = position.unsigned_abs();
         self.publish(link, place, outgoing).await?;
         let wanted = format!("{}.{place}", link.inbox);

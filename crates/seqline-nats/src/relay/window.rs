@@ -41,7 +41,7 @@ impl Window {
 
     /// Takes a message that is about to be sent, and gives its place.
     pub(super) fn push(&mut self, position: i64, bytes: usize) -> u64 {
-        let place = self.first + self.entries.len() as u64;
+        let place = self.next_place();
         self.entries.push_back(Entry { position, bytes, acknowledged: None });
         self.bytes += bytes;
         place
@@ -73,7 +73,11 @@ impl Window {
         count
     }
 
-    /// How many messages are under way, or acknowledged behind one that is.
+    /// The place that the next message gets.
+    pub(super) fn next_place(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
     #[cfg(test)]
     fn len(&self) -> usize {
         self.entries.len()

@@ -88,7 +88,10 @@ async fn a_broker_that_is_away_fails_the_pass_and_the_backlog_drains_when_it_is_
     assert!(matches!(error.kind(), "broker_unreachable" | "connection_lost"), "{error}");
     let error = relay.drain_once().await.unwrap_err();
     assert_eq!(error.kind(), "broker_unreachable", "{error}");
-    assert_eq!((stage.position().await, stage.stalled_by().await.as_deref()), (100, Some("broker_unreachable")));
+    assert_eq!(
+        (stage.position().await, stage.stalled_by().await.as_deref()),
+        (100, Some("broker_unreachable"))
+    );
     assert_eq!(relay.tally().stalled_by(), Some("broker_unreachable"));
     server.restart().await;
     let running = run(relay);
@@ -186,5 +189,8 @@ async fn an_old_broker_works_alone() {
     cut_under_load(&stage, &proxy, 15).await;
     stage.assert_once_in_order().await;
     let mut relay = stage.relay();
-    assert_eq!(relay.drain_once().await.unwrap(), Drained { published: 0, position: stage.head().await, behind: 0 });
+    assert_eq!(
+        relay.drain_once().await.unwrap(),
+        Drained { published: 0, position: stage.head().await, behind: 0 }
+    );
 }

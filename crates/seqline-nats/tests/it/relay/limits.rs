@@ -92,7 +92,8 @@ async fn a_stream_that_is_full_and_takes_nothing_more_is_named_and_it_goes_on_wh
     stage.append(500).await;
     let running = super::support::run(relay);
     eventually(LONG, "it says so", async || running.tally.stalled_by() == Some("stream_full")).await;
-    eventually(LONG, "the row says so", async || stage.stalled_by().await.as_deref() == Some("stream_full")).await;
+    eventually(LONG, "the row says so", async || stage.stalled_by().await.as_deref() == Some("stream_full"))
+        .await;
     assert_eq!(stage.info().await.state.messages, 700);
     stage
         .stream_with(|config| {

@@ -72,13 +72,19 @@ async fn an_older_copy_of_the_stream_gets_what_it_has_lost() {
     server.restart().await;
     stage.append(100).await;
     // The connection comes back in its own time.
-    seqline_testkit::eventually(super::support::LONG, "it is back", async || relay.drain_once().await.is_ok()).await;
+    seqline_testkit::eventually(super::support::LONG, "it is back", async || {
+        relay.drain_once().await.is_ok()
+    })
+    .await;
     assert_eq!(stage.positions().await.len(), 300);
     server.kill().await;
     server.restore_store(&copy);
     server.restart().await;
     stage.append(20).await;
-    seqline_testkit::eventually(super::support::LONG, "it is back", async || relay.drain_once().await.is_ok()).await;
+    seqline_testkit::eventually(super::support::LONG, "it is back", async || {
+        relay.drain_once().await.is_ok()
+    })
+    .await;
     stage.assert_once_in_order().await;
     assert_eq!(stage.incidents().await.get("stream_lost_messages"), Some(&100));
     assert_eq!(relay.tally().republished(), 100);
@@ -96,7 +102,10 @@ async fn other_content_where_the_cursor_is_counts_as_a_loss() {
     let copy = server.copy_store();
     server.restart().await;
     stage.append(10).await;
-    seqline_testkit::eventually(super::support::LONG, "it is back", async || relay.drain_once().await.is_ok()).await;
+    seqline_testkit::eventually(super::support::LONG, "it is back", async || {
+        relay.drain_once().await.is_ok()
+    })
+    .await;
     drop(relay);
     server.kill().await;
     server.restore_store(&copy);

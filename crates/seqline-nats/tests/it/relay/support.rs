@@ -352,7 +352,8 @@ impl Stage {
     pub(crate) async fn publish_as_relay(&self, position: i64) {
         let mut connection = self.db.connect(Role::App).await;
         let page = seqline::read::events_after(&mut connection, position - 1, 1).await.expect("the event");
-        let outgoing = seqline_nats::message::Outgoing::new(&page[0], self.epoch().await, 0).expect("a message");
+        let outgoing =
+            seqline_nats::message::Outgoing::new(&page[0], self.epoch().await, 0).expect("a message");
         let context = self.context().await;
         let sent = context.publish_with_headers(outgoing.subject, outgoing.headers, outgoing.payload).await;
         sent.expect("it is sent").await.expect("it is stored");

@@ -50,7 +50,8 @@ async fn one_that_stands_by_takes_over_when_the_lease_runs_out_and_at_once_when_
     let third = stage.run_with(|config| config.lease = Duration::from_secs(60));
     second.stop().await;
     let before = third.tally.published();
-    eventually(Duration::from_secs(30), "the third publishes", async || third.tally.published() > before).await;
+    eventually(Duration::from_secs(30), "the third publishes", async || third.tally.published() > before)
+        .await;
     load.stop().await;
     stage.until_published().await;
     third.stop().await;
