@@ -11,9 +11,11 @@
 //!   goes on behind the last message.
 //! - **The cursor moves only over what is there without a hole**, and only by whoever holds the lease.
 //!
-//! What is not guaranteed: a message that somebody else writes between ours can leave a hole, which is filled late and so out of order; a message
-//! that was deleted from the end of the stream before the cursor was past it is published again. Both are recorded, as is everything else
-//! that somebody should know: see [`operate`]. Let nobody else publish on the subjects of the stream.
+//! What is not guaranteed: a message that somebody else writes between ours can leave a hole, which is filled late and so out of order; and a
+//! message that was deleted from the end of the stream before the cursor was past it is published again. Who publishes there so much that
+//! every place is taken before a message of ours is there has the relay publish for no place, one at a time; only then it is the
+//! lease and the broker's memory of ids that keep two relays apart. All of that is recorded, as is everything else that somebody should
+//! know: see [`operate`]. Let nobody else publish on the subjects of the stream.
 //!
 //! | module | what it does |
 //! |---|---|
@@ -194,7 +196,9 @@ pub struct Relay {
     progress: u64,
     /// Whether there were any in the pass before.
     progressed: bool,
-    /// How often in a row somebody else's messages left room for next to none of ours.
+    /// The pass before had room for next to nothing because something else was stored in between.
+    squeezed: bool,
+    /// How often in a row that was so because of messages that no relay wrote.
     crowded: u32,
     database_away: bool,
 }
@@ -249,6 +253,7 @@ impl Relay {
             singly_to: 0,
             progress: 0,
             progressed: false,
+            squeezed: false,
             crowded: 0,
             database_away: false,
         }

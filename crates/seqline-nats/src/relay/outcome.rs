@@ -10,10 +10,9 @@ impl Relay {
     pub(super) async fn conclude(&mut self, done: &Result<Drained, RelayError>) {
         let progress = std::mem::take(&mut self.progress);
         self.progressed = progress > 0;
-        if !matches!(done, Err(RelayError::Conflict)) || progress >= CROWDED_BELOW {
+        self.squeezed = matches!(done, Err(RelayError::Conflict)) && progress < CROWDED_BELOW;
+        if !self.squeezed {
             self.crowded = 0;
-        } else {
-            self.crowded += 1;
         }
         match done {
             Ok(_) => self.goes_on().await,

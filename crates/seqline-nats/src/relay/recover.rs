@@ -59,6 +59,7 @@ impl Relay {
             self.save().await?;
         }
         let mut ahead = None;
+        self.again_to = 0;
         loop {
             let info = self.look_at_stream().await?;
             let place = self.place(&info).await?;
@@ -77,6 +78,10 @@ impl Relay {
             if stop.is_cancelled() {
                 return Err(RelayError::Stopping);
             }
+            // Another relay of the same log is no reason: nothing but their places keeps the two apart.
+            if std::mem::take(&mut self.squeezed) {
+                self.crowded = if walk.foreign.count > 0 { self.crowded + 1 } else { 0 };
+            }
             let missing = walk.missing();
             if !missing.is_empty() {
                 let link = self.link(client.clone(), &info, &place, log.epoch).await?;
@@ -87,7 +92,7 @@ impl Relay {
             }
             self.assumed.clear();
             let behind = (log.head - walk.position()).max(0);
-            self.again_to = walk.position() + walk.gone_at_end().min(behind);
+            self.again_to = self.again_to.max(walk.position() + walk.gone_at_end().min(behind));
             let crowded = self.crowded >= CROWDED_AFTER && behind > 0 && !self.held()?.told.paused;
             match ahead {
                 // What comes next is read before the stream is looked at for the last time, so that little can get in between.
@@ -97,11 +102,11 @@ impl Relay {
                 }
                 Some((_, page)) if crowded => {
                     // Whoever names a place comes too late each time. In order they are all the same, since there is one at a time.
-                    self.crowded = CROWDED_AFTER - 1;
                     let link = self.link(client.clone(), &info, &place, log.epoch).await?;
                     let next: Vec<i64> =
                         page.events.iter().take(SINGLY_AT_ONCE).map(|event| event.seq).collect();
                     self.fill(link, &next, None).await?;
+                    self.crowded = CROWDED_AFTER - 1;
                     ahead = None;
                 }
                 ahead => {

@@ -20,7 +20,7 @@ use super::source::Page;
 use super::walk::Settled;
 use super::window::{Stored, Window};
 use super::{Relay, RelayError};
-use crate::limits::{STOP_PATIENCE, STORED_OVERHEAD, WATCH_INTERVAL};
+use crate::limits::{CROWDED_AFTER, STOP_PATIENCE, STORED_OVERHEAD, WATCH_INTERVAL};
 use crate::message::Outgoing;
 use crate::store::relay as store;
 use crate::store::relay::Incident;
@@ -532,8 +532,8 @@ impl Relay {
         self.note(Incident { kind: "published_again", count, positions, stream_seq: None }).await
     }
 
-    /// Publishes some events one at a time and for no place: they only have to be there, and the broker's memory of ids drops those that are.
-    /// `why` is what is told of them.
+    /// Publishes some events one at a time, behind the end of the stream. Where somebody else leaves no room for that, for no place: they only
+    /// have to be there, and the broker's memory of ids drops those that are. `why` is what is told of them.
     pub(super) async fn fill(
         &mut self,
         mut link: Link,
@@ -589,8 +589,11 @@ impl Relay {
 
     /// Whether it was not there before.
     async fn fill_one(&mut self, link: &mut Link, event: &StoredEvent) -> Result<bool, RelayError> {
-        let Ready { position, outgoing, .. } = self.prepare(link, event).await?;
-        let place = position.unsigned_abs();
+        let Ready { position, size, mut outgoing } = self.prepare(link, event).await?;
+        let place = link.window.next_place();
+        if self.crowded < CROWDED_AFTER {
+            outgoing.headers.insert(NATS_EXPECTED_LAST_SEQUENCE, link.end().to_string());
+        }
         self.publish(link, place, outgoing).await?;
         let wanted = format!("{}.{place}", link.inbox);
         let answering = async {
@@ -605,7 +608,10 @@ impl Relay {
             None
         };
         match self.clock.timeout(self.config.ack_timeout, answering).await {
-            Some(Some(Answer::Stored(_))) => Ok(true),
+            Some(Some(Answer::Stored(_))) => {
+                link.window.push(position, size);
+                Ok(true)
+            }
             Some(Some(Answer::Duplicate)) => Ok(false),
             Some(Some(Answer::Refused(code))) => Err(RelayError::refused(code)),
             Some(Some(Answer::NoStream)) => Err(RelayError::NoStream),

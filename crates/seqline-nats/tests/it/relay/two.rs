@@ -2,39 +2,59 @@
 
 use std::time::Duration;
 
+use seqline_nats::relay::RelayConfig;
 use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, eventually};
 
 use super::support::{LONG, Load, Stage};
 
-/// The lease is taken away every few milliseconds, so both publish most of the time.
+/// The lease is taken away all the time, so that each takes over from the other while that one publishes.
 #[tokio::test]
-async fn two_that_both_believe_to_be_the_one_do_not_interleave() {
+async fn two_that_take_the_lease_from_each_other_do_not_interleave() {
     let server = NatsServer::start().await;
     let proxy = FaultProxy::start(server.addr()).await.unwrap();
     let stage = Stage::at(&format!("nats://{}", proxy.addr())).await;
     stage.stream_with(|config| config.duplicate_window = Duration::from_millis(100)).await;
-    let load = Load::start(&stage.pool, 60, Duration::from_millis(2));
-    // Neither notices soon that the other has taken over: nothing but the stream keeps them apart.
-    let late = Duration::from_millis(400);
-    let one = stage.run_with(|config| (config.save_interval, config.lease) = (late, late * 8));
-    let other = stage.run_with(|config| (config.save_interval, config.lease) = (late, late * 8));
+    let load = Load::start(&stage.pool, 60, Duration::from_millis(4));
+    let lease = |config: &mut RelayConfig| config.lease = Duration::from_millis(200);
+    let (one, other) = (stage.run_with(lease), stage.run_with(lease));
     proxy.delay(Duration::from_millis(3));
-    for _ in 0..60 {
-        let before = one.tally.published() + other.tally.published();
+    let statement = "UPDATE seqline.relay_cursors SET leased_until = now() - interval '1 second' WHERE holder IS NOT NULL";
+    for _ in 0..25 {
         let both = || one.tally.published() + other.tally.published();
-        eventually(LONG, "they publish", async || both() > before + 50).await;
-        stage
-            .sql("UPDATE seqline.relay_cursors SET leased_until = now() - interval '1 second' WHERE holder IS NOT NULL")
-            .await;
+        let (published, generation) = (both(), generation(&stage).await);
+        eventually(LONG, "somebody publishes", async || both() > published + 100).await;
+        eventually(LONG, "the other takes over", async || {
+            stage.sql(statement).await;
+            self::generation(&stage).await > generation
+        })
+        .await;
     }
+    assert!(one.tally.published() > 0 && other.tally.published() > 0, "both were at it");
     proxy.heal();
     load.stop().await;
-    assert!(one.tally.published() > 0 && other.tally.published() > 0, "both were at it");
     stage.until_published().await;
     one.stop().await;
     other.stop().await;
     stage.assert_once_in_order().await;
+}
+
+/// Two of different names have leases that do not know each other, and nothing but the stream keeps them apart.
+#[tokio::test]
+async fn two_that_never_notice_each_other_do_not_interleave() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.stream_with(|config| config.duplicate_window = Duration::from_millis(100)).await;
+    let load = Load::start(&stage.pool, 40, Duration::from_millis(6));
+    let (one, other) = (stage.run(), stage.run_with(|config| "second".clone_into(&mut config.name)));
+    let both = || one.tally.published().min(other.tally.published());
+    eventually(LONG, "both publish much", async || both() > 1500).await;
+    load.stop().await;
+    stage.until_published().await;
+    one.stop().await;
+    other.stop().await;
+    stage.assert_once_in_order().await;
+    assert!(stage.incidents().await.is_empty(), "{:?}", stage.incidents().await);
 }
 
 #[tokio::test]
@@ -56,4 +76,9 @@ async fn one_that_stands_by_takes_over_when_the_lease_runs_out_and_at_once_when_
     stage.until_published().await;
     third.stop().await;
     stage.assert_once_in_order().await;
+}
+
+async fn generation(stage: &Stage) -> i64 {
+    let generation = sqlx::query_scalar("SELECT generation FROM seqline.relay_cursors");
+    generation.fetch_optional(&stage.pool).await.unwrap().unwrap_or(0)
 }
