@@ -11,8 +11,6 @@ mod calling;
 mod holding;
 mod writing;
 
-use std::sync::atomic::AtomicU32;
-
 use async_nats::Subject;
 use seqline::CommitError;
 use seqline::envelope::Envelope;
@@ -43,8 +41,6 @@ pub(super) struct Work {
     pub(super) whence: Whence,
     /// Where the broker is told what came of it; none for an event that it has forgotten.
     pub(super) reply: Option<Subject>,
-    /// How often it lost a conflict.
-    pub(super) conflicts: AtomicU32,
 }
 
 /// Which message it was.
@@ -141,6 +137,7 @@ impl Effects<'_> {
             }
             let failed = match Box::pin(self.handle_all(source, &group)).await {
                 Ok(came) => {
+                    group.iter().for_each(|work| self.shared.forget_bad_luck(work.event_id));
                     settled.done.extend(group.into_iter().zip(came));
                     continue;
                 }
@@ -159,6 +156,7 @@ impl Effects<'_> {
             if let Some((index, error_type)) = failed {
                 match Box::pin(self.record_failure(source, &group[index], error_type)).await {
                     Ok(came) => {
+                        self.shared.forget_bad_luck(group[index].event_id);
                         settled.done.push((group.remove(index), came));
                         groups.push(group);
                         continue;

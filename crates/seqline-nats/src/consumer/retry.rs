@@ -1,6 +1,5 @@
 //! Events that the broker has forgotten: those that failed, those that it dropped, and those that somebody wants tried again.
 
-use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use seqline::envelope::{Delivery, Envelope};
@@ -157,7 +156,6 @@ fn work_of(due: &Due, event: Box<Envelope>, position: i64) -> Work {
         failures: due.attempts.unsigned_abs(),
         whence: Whence { stream_seq: due.stream_seq, ..Whence::default() },
         reply: None,
-        conflicts: AtomicU32::new(0),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The passes of a consumer, and what lies between them.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
@@ -56,6 +56,8 @@ pub(super) struct Shared {
     before_ack: Option<Box<dyn Fn() + Send + Sync>>,
     /// Transactions that handlers have ended, and that may have to be taken back.
     ended: StdMutex<Vec<Ended>>,
+    /// How often events in hand, or due, lost a conflict.
+    bad_luck: StdMutex<BTreeMap<Uuid, u32>>,
 }
 
 /// What a consumer knows from pass to pass.
@@ -121,6 +123,18 @@ impl Shared {
         self.ask(committed).await
     }
 
+    /// An event lost a conflict. How often it has by now.
+    pub(super) fn note_bad_luck(&self, event_id: Uuid) -> u32 {
+        let mut bad_luck = self.bad_luck.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = bad_luck.entry(event_id).or_default();
+        *times += 1;
+        *times
+    }
+
+    pub(super) fn forget_bad_luck(&self, event_id: Uuid) {
+        self.bad_luck.lock().unwrap_or_else(PoisonError::into_inner).remove(&event_id);
+    }
+
     pub(super) fn note_ended(&self, ended: Ended) {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
     }
@@ -148,9 +162,9 @@ impl Runtime {
         config: StreamConsumerConfig,
         clock: Clock,
     ) -> Self {
-        let (tally, ended) = (Arc::default(), StdMutex::default());
-        let before_ack = None;
-        let shared = Shared { pool, broker, stream, consumer, config, clock, tally, before_ack, ended };
+        let (tally, before_ack) = (Arc::default(), None);
+        let (ended, bad_luck) = (StdMutex::default(), StdMutex::default());
+        let shared = Shared { pool, broker, stream, consumer, config, clock, tally, before_ack, ended, bad_luck };
         Self { shared: Arc::new(shared), state: Mutex::default() }
     }
 
@@ -405,7 +419,6 @@ impl Runtime {
                         failures: 0,
                         whence: message.whence,
                         reply: Some(message.reply),
-                        conflicts: AtomicU32::new(0),
                     });
                 }
             }

@@ -3,7 +3,6 @@
 use std::any::Any;
 use std::error::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
 
 use futures_util::FutureExt;
 use seqline::{AppendError, DatabaseError};
@@ -111,7 +110,7 @@ impl Effects<'_> {
 
     /// Whether an event that lost a conflict may lose another one.
     fn is_bad_luck(&self, work: &Work) -> bool {
-        work.conflicts.fetch_add(1, Ordering::Relaxed) < CONFLICTS_MAX
+        self.shared.note_bad_luck(work.event_id) <= CONFLICTS_MAX
     }
 
     async fn call(&self, work: &Work, context: &mut Context<'_>) -> Called {

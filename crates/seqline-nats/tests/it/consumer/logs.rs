@@ -1,0 +1,109 @@
+//! What the log says: counts and names, and nothing of what events say.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use seqline_nats::consumer::{Recorder, StreamConsumer};
+use seqline_testkit::eventually;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::support::*;
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+
+    fn count(&self, words: &str) -> usize {
+        self.text().lines().filter(|line| line.contains(words)).count()
+    }
+}
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// Everything that is logged on this thread from now on, at every level. But for the client of the broker, which at its lowest writes down all
+/// that it reads.
+fn capture() -> (Lines, tracing::subscriber::DefaultGuard) {
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter("trace,async_nats=debug")
+        .with_ansi(false)
+        .with_writer(lines.clone())
+        .finish();
+    (lines, tracing::subscriber::set_default(subscriber))
+}
+
+#[tokio::test]
+async fn garbage_is_logged_once_and_no_payload_ever() {
+    let site = Site::new().await;
+    site.send_garbage("{\"secret\": \"open sesame\"}").await;
+    let ids = site.feed([770_077, 1]).await;
+    let (lines, _guard) = capture();
+    let probe = Probe::acting(|event, context| {
+        let fails = number(event) == 770_077 && context.attempt() < 3;
+        Box::pin(async move { if fails { Err("refused".into()) } else { Ok(()) } })
+    });
+    let running = site.start(PROBE, probe);
+    site.handles(PROBE, &ids).await;
+    eventually(DEADLINE, "the garbage is given up", async || running.tally.terminated() == 1).await;
+    running.stops().await;
+    // Neither is it said again when it comes again.
+    site.send_garbage("{\"secret\": \"open sesame\"}").await;
+    let text = lines.text();
+    assert_eq!(lines.count("stream consumer gave messages up"), 1, "{text}");
+    assert!(text.contains("reason=\"unreadable\" count=1"), "{text}");
+    assert_eq!(lines.count("handler of a stream consumer fails"), 1, "{text}");
+    assert!(text.contains("handled=1"), "{text}");
+    assert!(!text.contains("sesame") && !text.contains("770077"), "{text}");
+}
+
+#[tokio::test]
+async fn a_broker_that_is_away_is_said_once_and_its_return_once() {
+    let mut site = Site::new().await;
+    let ids = site.feed(1..=2).await;
+    let (lines, _guard) = capture();
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    site.nats.kill().await;
+    eventually(DEADLINE, "it is noticed", async || running.tally.failures() > 5).await;
+    site.nats.restart().await;
+    eventually(DEADLINE, "it goes on", async || lines.count("stream consumer goes on") == 1).await;
+    assert_eq!(lines.count("stream consumer cannot go on"), 1, "{}", lines.text());
+    running.stops().await;
+}
+
+#[tokio::test]
+async fn the_recorder_writes_down_what_comes_and_not_what_it_says() {
+    let site = Site::new().await;
+    let payload = seqline::Payload::from_json("{\"n\": 770077}").unwrap();
+    let event = seqline::NewEvent::builder("order.created", "order", "any").space("shop-1").payload(payload);
+    let ids = append(&site.db.producer(), [event.build().unwrap()]).await;
+    site.publish(&ids).await;
+    let (lines, _guard) = capture();
+    let consumer = StreamConsumer::new(Recorder::NAME, Recorder).unwrap();
+    let runtime = site.runtime_of(consumer, quick());
+    assert_eq!(runtime.poll_once().await.unwrap().handled, 1);
+    let line = format!("event id={} type=\"order.created\" space=\"shop-1\" attempt=1", ids[0]);
+    assert_eq!(lines.count(&line), 1, "{}", lines.text());
+    assert!(!lines.text().contains("770077"));
+}

@@ -1,0 +1,209 @@
+//! Broker and database away: nothing is lost, nothing is handled twice, nothing is given back.
+
+use std::time::Duration;
+
+use seqline_nats::consumer::StreamConsumer;
+use seqline_testkit::{FaultProxy, Role, TestServer, eventually};
+use sqlx::postgres::PgPoolOptions;
+
+use super::support::*;
+
+fn impatient() -> seqline_nats::consumer::StreamConsumerConfig {
+    let mut config = quick();
+    config.ack_wait = Duration::from_secs(1);
+    config.statement_timeout = Duration::from_millis(500);
+    config
+}
+
+/// Longer than five times what the broker waits, in steps that are seen.
+async fn outlasts(running: &Running, site: &Site) {
+    let clock = seqline::Clock::system();
+    eventually(DEADLINE, "it is away for long", async || clock.elapsed() > Duration::from_secs(7)).await;
+    assert!(running.tally.failures() > 0);
+    let info = site.info(PROBE).await;
+    assert_eq!((info.num_ack_pending, info.num_redelivered), (25, 0), "what was in hand was not kept there");
+    assert_eq!(info.delivered.consumer_sequence, 25, "more was fetched");
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_for_long_costs_no_delivery() {
+    let mut server = TestServer::fast().await;
+    let site = Site::on(&server).await;
+    let ids = site.feed(1..=60).await;
+    let (entered, leave) =
+        (tokio_util::sync::CancellationToken::new(), tokio_util::sync::CancellationToken::new());
+    let probe = {
+        let (entered, leave) = (entered.clone(), leave.clone());
+        Probe::acting(move |event, _| {
+            let (waits, entered, leave) = (number(event) == 10, entered.clone(), leave.clone());
+            Box::pin(async move {
+                if waits {
+                    entered.cancel();
+                    leave.cancelled().await;
+                }
+                Ok(())
+            })
+        })
+    };
+    let pool = PgPoolOptions::new()
+        .max_connections(3)
+        .acquire_timeout(Duration::from_millis(500))
+        .connect_lazy_with(site.db.options(Role::App));
+    let consumer = StreamConsumer::new(PROBE, probe.clone()).unwrap();
+    let running = Running::start(site.runtime_with(pool, consumer, impatient()));
+    entered.cancelled().await;
+    server.kill().await;
+    leave.cancel();
+    outlasts(&running, &site).await;
+    server.start_again().await;
+    site.handles(PROBE, &ids).await;
+    let info = site.settled_info(PROBE).await;
+    assert_eq!((info.delivered.consumer_sequence, running.tally.redelivered()), (60, 0));
+    assert_eq!(
+        (running.tally.handled(), running.tally.retried(), site.dead_letters(PROBE).await.len()),
+        (60, 0, 0)
+    );
+    running.stops().await;
+}
+
+/// A network that says nothing, in place of a server that is gone.
+#[tokio::test]
+async fn a_database_that_is_silent_for_long_costs_no_delivery() {
+    let server = TestServer::fast().await;
+    let site = Site::on(&server).await;
+    let ids = site.feed(1..=60).await;
+    let target = format!("127.0.0.1:{}", server.postgres().port()).parse().unwrap();
+    let proxy = FaultProxy::start(target).await.unwrap();
+    let options = site.db.options(Role::App).port(proxy.addr().port());
+    let pool = PgPoolOptions::new()
+        .max_connections(3)
+        .acquire_timeout(Duration::from_millis(500))
+        .connect_lazy_with(options);
+    let (entered, leave) =
+        (tokio_util::sync::CancellationToken::new(), tokio_util::sync::CancellationToken::new());
+    let probe = {
+        let (entered, leave) = (entered.clone(), leave.clone());
+        Probe::acting(move |event, _| {
+            let (waits, entered, leave) = (number(event) == 25, entered.clone(), leave.clone());
+            Box::pin(async move {
+                if waits {
+                    entered.cancel();
+                    leave.cancelled().await;
+                }
+                Ok(())
+            })
+        })
+    };
+    let consumer = StreamConsumer::new(PROBE, probe).unwrap();
+    let running = Running::start(site.runtime_with(pool, consumer, impatient()));
+    entered.cancelled().await;
+    proxy.black_hole();
+    leave.cancel();
+    outlasts(&running, &site).await;
+    proxy.cut();
+    proxy.heal();
+    site.handles(PROBE, &ids).await;
+    let info = site.settled_info(PROBE).await;
+    assert_eq!((info.delivered.consumer_sequence, running.tally.redelivered()), (60, 0));
+    running.stops().await;
+}
+
+#[tokio::test]
+async fn a_broker_that_is_killed_and_comes_back_loses_nothing() {
+    let mut site = Site::new().await;
+    let slow = Probe::acting(|_, context| {
+        Box::pin(async {
+            sqlx::query("SELECT pg_sleep(0.005)").execute(context.connection()).await?;
+            Ok(())
+        })
+    });
+    let ids = site.feed(1..=200).await;
+    let running = site.start(PROBE, slow.clone());
+    for least in [20, 80, 140] {
+        eventually(DEADLINE, "some are handled", async || site.effects(PROBE).await.len() >= least).await;
+        site.nats.kill().await;
+        site.nats.restart().await;
+    }
+    site.handles(PROBE, &ids).await;
+    site.settled_info(PROBE).await;
+    let mut calls = slow.calls();
+    calls.sort_unstable();
+    assert_eq!(calls, (1..=200).collect::<Vec<_>>());
+    running.stops().await;
+}
+
+#[tokio::test]
+async fn it_starts_without_a_broker_and_begins_when_there_is_one() {
+    let mut site = Site::new().await;
+    let ids = site.feed(1..=3).await;
+    site.nats.stop().await;
+    let running = site.start(PROBE, Probe::plain());
+    eventually(DEADLINE, "it tries", async || running.tally.failures() > 2).await;
+    site.nats.restart().await;
+    site.handles(PROBE, &ids).await;
+    running.stops().await;
+}
+
+#[tokio::test]
+async fn a_consumer_that_was_deleted_at_the_broker_is_made_again() {
+    let site = Site::new().await;
+    let mut ids = site.feed(1..=30).await;
+    let probe = Probe::plain();
+    let running = site.start(PROBE, probe.clone());
+    site.handles(PROBE, &ids).await;
+    site.settled_info(PROBE).await;
+    site.stream().await.delete_consumer(PROBE).await.unwrap();
+    ids.extend(site.feed(31..=40).await);
+    site.handles(PROBE, &ids).await;
+    let info = site.settled_info(PROBE).await;
+    assert_eq!(info.ack_floor.stream_sequence, 40);
+    assert_eq!((probe.calls().len(), running.tally.duplicates()), (40, 30));
+    running.stops().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_was_deleted_is_made_again_with_its_consumer() {
+    let site = Site::new().await;
+    let mut ids = site.feed(1..=5).await;
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    site.broker.jetstream().await.unwrap().delete_stream("EVENTS").await.unwrap();
+    eventually(DEADLINE, "it is there again", async || {
+        seqline_nats::stream::info(&site.broker, "EVENTS").await.unwrap().is_some()
+    })
+    .await;
+    ids.extend(site.feed(6..=8).await);
+    site.handles(PROBE, &ids).await;
+    running.stops().await;
+}
+
+/// The broker comes back with an older copy of its disk.
+#[tokio::test]
+async fn a_stream_that_lost_its_end_is_read_again() {
+    let mut site = Site::new().await;
+    let mut ids = site.feed(1..=4).await;
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    site.settled_info(PROBE).await;
+    running.stops().await;
+    site.nats.stop().await;
+    let copy = site.nats.copy_store();
+    site.nats.restart().await;
+    let more = site.feed(5..=9).await;
+    let running = site.start(PROBE, Probe::plain());
+    ids.extend(&more);
+    site.handles(PROBE, &ids).await;
+    site.settled_info(PROBE).await;
+    running.stops().await;
+    site.nats.stop().await;
+    // The messages are lost, and what is published takes their numbers.
+    let consumers = site.nats.store_dir();
+    let _ = consumers;
+    site.nats.restore_store(&copy);
+    site.nats.restart().await;
+    let last = site.feed(10..=12).await;
+    let running = site.start(PROBE, Probe::plain());
+    ids.extend(&last);
+    site.handles(PROBE, &ids).await;
+    running.stops().await;
+}
