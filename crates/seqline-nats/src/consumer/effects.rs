@@ -25,6 +25,7 @@ use super::runtime::Shared;
 use crate::message::Identity;
 
 use calling::ENDED;
+pub(super) use calling::discard;
 pub(super) use writing::letter;
 
 /// An event that is to be handled.

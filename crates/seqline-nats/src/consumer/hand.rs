@@ -86,6 +86,15 @@ impl Keeper {
         held.insert(reply.to_string(), reply.clone());
     }
 
+    /// What is held besides these.
+    pub(super) fn held_besides<'a>(&self, replies: impl Iterator<Item = &'a Subject>) -> Vec<Subject> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for reply in replies {
+            held.remove(reply.as_str());
+        }
+        held.into_values().collect()
+    }
+
     /// Tells the broker what came of a message. Its answer is not waited for: a word that is lost means that the message comes again.
     pub(super) async fn tell(&self, reply: &Subject, outcome: Outcome) {
         let kind = match outcome {

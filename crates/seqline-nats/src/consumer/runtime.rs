@@ -20,7 +20,7 @@ use super::config::StreamConsumerConfig;
 use super::decide::{Came, Content, Outcome, Reason, decide_outcome};
 use super::definition::{StartAt, StreamConsumer};
 use super::durable;
-use super::effects::{Effects, Ended, Source, Work, letter};
+use super::effects::{Effects, Ended, Source, Work, discard, letter};
 use super::error::PassError;
 use super::hand::{InHand, Keeper};
 use super::pace::Pace;
@@ -228,7 +228,9 @@ impl Runtime {
                     pace.next(fastrand::f64())
                 }
                 Err(panic) => {
-                    std::mem::forget(panic);
+                    discard(panic);
+                    // Nobody knows what was in hand: the broker gives it out again.
+                    *self.state.lock().await = State::default();
                     self.shared.tally.count_failure();
                     if said.replace("panic") != Some("panic") {
                         tracing::error!(
@@ -297,20 +299,28 @@ impl Runtime {
         stop: &CancellationToken,
         pass: &mut Pass,
     ) -> Result<(), PassError> {
+        self.give_back_forgotten(state).await;
         Box::pin(self.try_again(state, stop, pass)).await?;
         Box::pin(self.link(state)).await?;
         Box::pin(self.reconcile(state)).await?;
         Box::pin(self.link(state)).await?;
-        if state.is_empty_handed() {
-            self.fetch(state, stop, pass.is_idle()).await?;
-        }
+        self.fetch(state, stop, pass.is_idle()).await?;
         Box::pin(self.settle(state, stop, pass)).await?;
         self.look_at_waiting(state).await
     }
 
-    /// Gets messages. Only with nothing else to do it waits for one.
+    /// Gives back what a pass had in hand that was dropped.
+    async fn give_back_forgotten(&self, state: &State) {
+        let Some(keeper) = &state.keeper else { return };
+        for reply in keeper.held_besides(state.replies()) {
+            self.tell(state, &reply, Came::Stopped).await;
+        }
+    }
+
+    /// Gets messages, if there are none in hand. Only with nothing else to do it waits for one.
     async fn fetch(&self, state: &mut State, stop: &CancellationToken, waits: bool) -> Result<(), PassError> {
         let shared = &*self.shared;
+        let is_empty_handed = state.is_empty_handed();
         let State { link: Some(link), keeper: Some(keeper), fetched, .. } = state else { return Ok(()) };
         let client = shared.broker.client().await?;
         let created = link.stream_created;
@@ -325,7 +335,11 @@ impl Runtime {
         let expiry = waits.then_some(shared.config.fetch_expiry);
         let margin = shared.broker.request_timeout();
         let batch = shared.config.batch.clamp(1, shared.config.max_ack_pending.max(1));
-        let pulled = link.puller.fetch(batch, expiry, margin, &shared.clock, stop, &mut take).await;
+        let pulled = match is_empty_handed {
+            true => link.puller.fetch(batch, expiry, margin, &shared.clock, stop, &mut take).await,
+            // What comes late is in hand too.
+            false => link.puller.take_late(shared.config.max_ack_pending, &mut take).map(drop),
+        };
         shared.tally.count_redelivered(redelivered);
         match pulled {
             Ok(()) => Ok(()),

@@ -168,7 +168,7 @@ fn is_conflict(error: &HandlerError) -> bool {
 }
 
 /// Drops what a panic carried. That can panic in turn, and is then left where it is.
-fn discard(panic: Box<dyn Any + Send>) {
+pub(in crate::consumer) fn discard(panic: Box<dyn Any + Send>) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         std::mem::forget(panic);
     }

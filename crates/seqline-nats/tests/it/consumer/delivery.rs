@@ -1,7 +1,9 @@
 //! Delivered, handled once, acknowledged.
 
 use seqline_nats::consumer::{StartAt, StreamConsumer};
-use seqline_testkit::eventually;
+use seqline_testkit::{FaultProxy, Role, eventually};
+use sqlx::postgres::PgPoolOptions;
+use tokio_util::sync::CancellationToken;
 
 use super::support::*;
 
@@ -216,4 +218,98 @@ async fn a_slow_handler_is_not_run_twice() {
         assert_eq!(running.tally.redelivered(), 0);
         running.stops().await;
     }
+}
+
+/// The same event twice in the stream, in the hands of two processes at once: the second one waits for nobody.
+#[tokio::test]
+async fn an_event_that_another_process_has_in_hand_keeps_nobody_waiting() {
+    let site = Site::new().await;
+    let ids = site.append(1..=2).await;
+    let mut messages = site.messages(&ids, site.epoch().await).await;
+    let mut again = messages[0].clone();
+    again.headers.insert(async_nats::header::NATS_MESSAGE_ID, "again");
+    let second = messages.pop().unwrap();
+    for message in [messages.pop().unwrap(), again, second] {
+        site.send(message).await;
+    }
+    let (entered, leave) = (CancellationToken::new(), CancellationToken::new());
+    let stuck = {
+        let (entered, leave) = (entered.clone(), leave.clone());
+        Probe::acting(move |_, _| {
+            let (entered, leave) = (entered.clone(), leave.clone());
+            Box::pin(async move {
+                entered.cancel();
+                leave.cancelled().await;
+                Ok(())
+            })
+        })
+    };
+    let mut config = quick();
+    config.batch = 1;
+    let first = site.runtime(PROBE, stuck.clone(), config.clone());
+    let first = tokio::spawn(async move { first.poll_once().await.unwrap() });
+    entered.cancelled().await;
+    let other = Probe::plain();
+    let second = Running::start(site.runtime(PROBE, other.clone(), config));
+    eventually(DEADLINE, "the other event is handled", async || site.effects(PROBE).await == ids[1..]).await;
+    assert_eq!(other.calls(), [2]);
+    leave.cancel();
+    assert_eq!(first.await.unwrap().handled, 1);
+    eventually(DEADLINE, "it is recognised", async || second.tally.duplicates() == 1).await;
+    assert_eq!(site.effects(PROBE).await, ids);
+    site.settled_info(PROBE).await;
+    second.stops().await;
+}
+
+/// A pass that was dropped keeps nothing from the broker.
+#[tokio::test]
+async fn what_a_dropped_pass_had_in_hand_comes_again() {
+    let site = Site::new().await;
+    let ids = site.feed(1..=4).await;
+    let entered = CancellationToken::new();
+    let probe = {
+        let (entered, first) = (entered.clone(), std::sync::atomic::AtomicBool::new(true));
+        Probe::acting(move |_, _| {
+            let (entered, hangs) = (entered.clone(), first.swap(false, std::sync::atomic::Ordering::Relaxed));
+            Box::pin(async move {
+                if hangs {
+                    entered.cancel();
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            })
+        })
+    };
+    let runtime = site.runtime(PROBE, probe, quick());
+    tokio::select! {
+        passed = runtime.poll_once() => panic!("{passed:?}"),
+        () = entered.cancelled() => {}
+    }
+    let running = Running::start(runtime);
+    site.handles(PROBE, &ids).await;
+    running.stops().await;
+}
+
+/// What a batch costs is what its handlers cost, and little more.
+#[tokio::test]
+async fn a_batch_takes_few_round_trips() {
+    let site = Site::new().await;
+    let address = site.db.options(Role::App);
+    let target = format!("127.0.0.1:{}", address.get_port()).parse().unwrap();
+    let proxy = FaultProxy::start(target).await.unwrap();
+    let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(address.port(proxy.addr().port()));
+    let probe = Probe::plain();
+    let mut config = quick();
+    config.reconcile_interval = std::time::Duration::from_secs(3600);
+    config.idle_pause = std::time::Duration::from_secs(3600);
+    let consumer = StreamConsumer::new(PROBE, probe).unwrap();
+    let runtime = site.runtime_with(pool, consumer, config);
+    site.feed(1..=25).await;
+    assert_eq!(runtime.poll_once().await.unwrap().handled, 25);
+    site.feed(26..=50).await;
+    let before = proxy.requests();
+    assert_eq!(runtime.poll_once().await.unwrap().handled, 25);
+    let cost = proxy.requests() - before;
+    // A ping of the pool, BEGIN, lock, claim, 26 savepoints, two for the commit; and one statement of each handler.
+    assert!(cost <= 25 + 32, "{cost} round trips");
 }

@@ -1,4 +1,4 @@
-//! Consumers of the stream. What these tests were seen to catch is in `docs/internals`.
+//! Consumers of the stream.
 
 mod crashes;
 mod delivery;
