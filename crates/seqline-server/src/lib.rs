@@ -113,7 +113,9 @@ fn prepare(command: &Command) -> Result<Option<Server>, Failure> {
 fn init_logs(command: &Command, telemetry: Option<&Telemetry>) -> Result<(), Failure> {
     let default = match command {
         Command::Serve(_) => "info,sqlx=off,riverqueue=off,async_nats=off,opentelemetry=off",
-        Command::Partitions(_) => "warn,seqline::commit=off,seqline::maintenance=off,sqlx=off,riverqueue=off,async_nats=off",
+        Command::Partitions(_) => {
+            "warn,seqline::commit=off,seqline::maintenance=off,sqlx=off,riverqueue=off,async_nats=off"
+        }
         _ => "warn,seqline::commit=off,sqlx=off,riverqueue=off,async_nats=off",
     };
     let given = std::env::var_os("SEQLINE_LOG").unwrap_or_default();

@@ -164,7 +164,8 @@ impl Runtime {
     ) -> Self {
         let (tally, before_ack) = (Arc::default(), None);
         let (ended, bad_luck) = (StdMutex::default(), StdMutex::default());
-        let shared = Shared { pool, broker, stream, consumer, config, clock, tally, before_ack, ended, bad_luck };
+        let shared =
+            Shared { pool, broker, stream, consumer, config, clock, tally, before_ack, ended, bad_luck };
         Self { shared: Arc::new(shared), state: Mutex::default() }
     }
 
