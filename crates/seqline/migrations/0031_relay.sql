@@ -58,6 +58,8 @@ CREATE UNIQUE INDEX relay_incidents_open ON seqline.relay_incidents (relay, kind
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON seqline.relay_cursors TO seqline_app;
 GRANT SELECT, INSERT, UPDATE ON seqline.relay_incidents TO seqline_app;
+-- A consumer of the stream has to know how far that is filled.
+GRANT SELECT ON seqline.relay_cursors TO seqline_consumer;
 
 -- Raises a refusal that programs can read.
 CREATE FUNCTION seqline.refuse_relay(rule text, message text, hint text) RETURNS void

@@ -4,4 +4,5 @@ mod broker;
 mod consumer;
 mod operate;
 mod relay;
+mod service;
 mod stream;
