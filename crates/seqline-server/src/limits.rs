@@ -346,3 +346,6 @@ pub(crate) const WALK_WAIT: Duration = Duration::from_secs(5);
 
 /// How long one that goes on waits at least: what it had in hand when it died comes again after `stream_consumer.ack_wait`, 30 seconds.
 pub(crate) const WALK_RESUME_WAIT: Duration = Duration::from_secs(45);
+
+/// Rows of the ledger that are forgotten in one statement: a moment's work.
+pub(crate) const LEDGER_FORGOTTEN_AT_ONCE: u32 = 5000;

@@ -35,7 +35,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: RelayArgs) -> Result<(), 
 
 /// A relay as JSON.
 #[derive(Serialize)]
-pub(super) struct Row<'a> {
+pub(in crate::commands) struct Row<'a> {
     relay: &'a str,
     stream: &'a str,
     epoch: String,
@@ -74,7 +74,7 @@ struct IncidentRow<'a> {
 }
 
 impl<'a> Row<'a> {
-    pub(super) fn of(status: &'a RelayStatus) -> Self {
+    pub(in crate::commands) fn of(status: &'a RelayStatus) -> Self {
         let stalled = status.stalled_by.as_ref();
         Self {
             relay: &status.name,
@@ -148,7 +148,7 @@ fn details(relay: &RelayStatus, now: OffsetDateTime) -> Result<(), Failure> {
 }
 
 /// How far it is behind.
-pub(super) fn behind(relay: &RelayStatus, now: OffsetDateTime) -> String {
+pub(in crate::commands) fn behind(relay: &RelayStatus, now: OffsetDateTime) -> String {
     let oldest = relay
         .oldest_unpublished_at
         .map_or_else(String::new, |at| format!(", the oldest of them {} old", age(age_seconds(at, now))));
@@ -156,7 +156,7 @@ pub(super) fn behind(relay: &RelayStatus, now: OffsetDateTime) -> String {
 }
 
 /// What it does.
-pub(super) fn state(relay: &RelayStatus) -> String {
+pub(in crate::commands) fn state(relay: &RelayStatus) -> String {
     let stalled = relay.stalled_by.as_ref();
     let stalled = stalled.map(|(by, since)| format!("stalled by {by} since {}", seconds(*since)));
     match (&relay.paused_since, stalled, relay.active) {

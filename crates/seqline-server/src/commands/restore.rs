@@ -1,9 +1,11 @@
 //! `seqline restore finalize`: a new epoch after a restore.
 
+use seqline::DatabaseError;
 use seqline::consumer::Mode;
 use seqline::identity::{
     self, Difference, EpochError, Finalized, IdentityCheck, Need, RestoredConsumers, Standing, WaitReason,
 };
+use seqline_nats::relay::operate::{RelayStatus, statuses};
 use serde::Serialize;
 use sqlx::PgConnection;
 use uuid::Uuid;
@@ -38,6 +40,9 @@ struct Report<'a> {
     moves: Vec<Move<'a>>,
     staged: i64,
     forgotten: i64,
+    /// Relays, whose streams have events above the restore point.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    relays: Vec<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -57,10 +62,38 @@ async fn run_finalize(connection: &mut PgConnection, args: &FinalizeArgs, json: 
         apply => (apply, true),
     };
     let finalized = identity::finalize(connection, args.consumers, need, mode).await.map_err(failed)?;
+    let relays = unless_unseen(statuses(connection).await)?;
     if json {
-        return output::json(&report(&check, args.consumers, &finalized, done));
+        return output::json(&Report {
+            relays: relays.iter().map(|relay| relay.name.as_str()).collect(),
+            ..report(&check, args.consumers, &finalized, done)
+        });
     }
-    print(&check, args.consumers, &finalized, done)
+    print(&check, args.consumers, &finalized, done)?;
+    relays.iter().try_for_each(|relay| note(relay, &finalized))
+}
+
+/// Who may start an epoch need not see relays, and what was done is done.
+fn unless_unseen(relays: Result<Vec<RelayStatus>, DatabaseError>) -> Result<Vec<RelayStatus>, Failure> {
+    match relays {
+        Err(error) if error.sqlstate() == Some(sqlstate::INSUFFICIENT_PRIVILEGE) => Ok(Vec::new()),
+        relays => Ok(relays?),
+    }
+}
+
+/// What is to know about a relay, whose row is of the backup and whose stream is not.
+fn note(relay: &RelayStatus, finalized: &Finalized) -> Result<(), Failure> {
+    output::line("")?;
+    output::line(format!(
+        "The stream {} may have events above {}, which the log has no longer. They stay there until they expire, and consumers may have",
+        relay.stream,
+        grouped(finalized.head)
+    ))?;
+    output::line(format!(
+        "handled them. Relay {} goes on by itself: it compares the ids of what is there with the log, and counts the others as an incident,",
+        relay.name
+    ))?;
+    output::line("orphaned_messages, which seqline relay status shows.")
 }
 
 fn report<'a>(
@@ -90,6 +123,7 @@ fn report<'a>(
             .collect(),
         staged: finalized.staged,
         forgotten: finalized.forgotten,
+        relays: Vec::new(),
     }
 }
 

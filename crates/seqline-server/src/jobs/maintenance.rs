@@ -1,4 +1,4 @@
-//! The job that keeps the partitions of the log, and forgets keys of requests that are too old.
+//! The job that keeps the partitions of the log, and forgets keys of requests and rows of the ledger that are too old.
 
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use seqline::maintenance::Maintenance;
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 
+use super::ledger::{self, LedgerAge};
 use super::registry::{JobOptions, MAINTENANCE_QUEUE, Registry};
 use crate::api::{self, Database};
 use crate::config::Config;
@@ -28,16 +29,23 @@ pub(super) fn register(registry: &mut Registry, pool: &PgPool, config: &Config) 
     };
     let maintenance = Maintenance::new(pool.clone(), config.maintenance(), Clock::system());
     let database = Database::new(pool.clone(), Clock::system(), config.database.statement_timeout);
-    let retention = config.api.idempotency_retention;
+    let ages = Ages { keys: config.api.idempotency_retention, ledger: LedgerAge::of(config) };
     registry.add(options, move |context, _: PartitionMaintenance| {
-        run(maintenance.clone(), database.clone(), retention, context)
+        run(maintenance.clone(), database.clone(), ages, context)
     })
+}
+
+/// What is forgotten when.
+#[derive(Debug, Clone, Copy)]
+struct Ages {
+    keys: Duration,
+    ledger: LedgerAge,
 }
 
 async fn run(
     maintenance: Maintenance,
     database: Database,
-    retention: Duration,
+    ages: Ages,
     context: WorkContext,
 ) -> Result<(), BoxError> {
     let stop = context.cancellation_token();
@@ -51,9 +59,13 @@ async fn run(
         postponed = report.postponed,
         "partition maintenance done"
     );
-    let keys = api::prune(&database, retention, stop).await.map_err(|error| error.to_string())?;
+    let keys = api::prune(&database, ages.keys, stop).await.map_err(|error| error.to_string())?;
     if keys > 0 {
         tracing::info!(keys, "idempotency keys forgotten");
+    }
+    let handled = ledger::forget(&database, ages.ledger, stop).await.map_err(|error| error.to_string())?;
+    if handled > 0 {
+        tracing::info!(events = handled, "events that were handled long ago forgotten");
     }
     // Cut short it is not finished, and goes to the next worker as it is. What others were in the way of can wait.
     if report.postponed && stop.is_cancelled() { Err(WorkCancelled.into()) } else { Ok(()) }

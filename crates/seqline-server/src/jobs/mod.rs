@@ -15,4 +15,5 @@ pub mod retry;
 pub mod runtime;
 pub mod schema;
 
+pub(crate) mod ledger;
 mod trace;

@@ -6,6 +6,7 @@ pub(crate) mod horizon;
 pub(crate) mod idempotency;
 pub(crate) mod import;
 pub(crate) mod jobs;
+pub(crate) mod ledger;
 pub(crate) mod metrics;
 pub(crate) mod operate;
 pub(crate) mod schema;

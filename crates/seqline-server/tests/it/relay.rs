@@ -239,3 +239,79 @@ async fn dead_letters_are_settled_only_with_yes() {
     let report = json_of(&db, "dead-letters discard mail --all").await;
     assert_eq!(report, json!({ "consumer": "mail", "letters": 0, "done": false }));
 }
+
+#[tokio::test]
+async fn the_status_has_a_line_for_a_relay_where_there_is_one() {
+    let (db, _app) = log().await;
+    assert!(!run(&db, "status").await.contains("\nrelay "));
+    let (db, _app) = with_relay(2).await;
+    let status = run(&db, "status").await;
+    let line = status.lines().find(|line| line.starts_with("relay ")).expect("there is a line");
+    let beginning = "relay         jetstream no process runs it, 3 events behind, the oldest of them ";
+    assert!(line.starts_with(beginning), "{line}");
+    assert_eq!(json_of(&db, "status").await["relays"][0]["behind"], 3);
+}
+
+/// The findings of the doctor about relays and consumers of the stream.
+async fn found(db: &TestDb, more: &[&str]) -> Vec<(String, String)> {
+    let doctor = on(db, Role::App, ["doctor", "--json"]).args(more).run().await;
+    let report: Value = serde_json::from_str(&doctor.stdout).expect("it is JSON");
+    let findings = report["findings"].as_array().expect("there are findings");
+    let text = |finding: &Value, name: &str| finding[name].as_str().unwrap_or_default().to_owned();
+    let ours = ["relay", "relay_incidents", "dead_letters"];
+    let ours = findings.iter().filter(|finding| ours.contains(&finding["id"].as_str().unwrap_or_default()));
+    ours.map(|finding| (text(finding, "id"), text(finding, "level"))).collect()
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected.iter().map(|(id, level)| ((*id).to_owned(), (*level).to_owned())).collect()
+}
+
+#[tokio::test]
+async fn the_doctor_warns_of_a_relay_that_is_late_or_stalled_of_incidents_and_of_dead_letters() {
+    let (db, mut app) = log().await;
+    assert_eq!(found(&db, &[]).await, pairs(&[]), "there is none");
+    drop((db, app));
+    let db;
+    (db, app) = with_relay(5).await;
+    let late = ["--set", "alert.relay_backlog_age=300ms"];
+    assert_eq!(found(&db, &late).await, pairs(&[("relay", "ok")]));
+    run_sql(&mut app, "UPDATE seqline.relay_cursors SET position = 2").await;
+    assert_eq!(found(&db, &[]).await, pairs(&[("relay", "ok")]), "it has five minutes");
+    seqline_testkit::eventually(crate::support::DEADLINE, "it is late", async || {
+        found(&db, &late).await == pairs(&[("relay", "warning")])
+    })
+    .await;
+    run_sql(
+        &mut app,
+        "UPDATE seqline.relay_cursors SET position = 5, stalled_by = 'stream_full', stalled_since = now();
+         INSERT INTO seqline.relay_incidents (relay, kind, count) VALUES ('jetstream', 'foreign_messages', 3);
+         INSERT INTO seqline.stream_consumers (name, stream, start_position, reconciled_to) VALUES ('mail', 'EVENTS', 0, 0)",
+    )
+    .await;
+    let expected = [("relay", "warning"), ("relay_incidents", "warning"), ("dead_letters", "ok")];
+    assert_eq!(found(&db, &[]).await, pairs(&expected));
+    run_sql(
+        &mut app,
+        "INSERT INTO seqline.dead_letters (consumer, reason, stream, stream_created, stream_seq, attempts)
+         VALUES ('mail', 'unreadable', 'EVENTS', 1, 7, 0)",
+    )
+    .await;
+    assert_eq!(found(&db, &[]).await.last(), pairs(&[("dead_letters", "warning")]).first());
+}
+
+#[tokio::test]
+async fn a_new_epoch_says_what_becomes_of_a_stream() {
+    let (db, app) = with_relay(5).await;
+    drop(app);
+    let finalize =
+        |args: &'static [&'static str]| on(&db, Role::Admin, ["restore", "finalize", "--force", "--consumers", "keep"]).args(args);
+    let text = finalize(&[]).ok().await;
+    assert!(
+        text.contains("\nThe stream EVENTS may have events above 5, which the log has no longer."),
+        "{text}"
+    );
+    assert!(text.ends_with("orphaned_messages, which seqline relay status shows.\n"), "{text}");
+    let report: Value = serde_json::from_str(&finalize(&["--json"]).ok().await).unwrap();
+    assert_eq!(report["relays"], json!(["jetstream"]));
+}

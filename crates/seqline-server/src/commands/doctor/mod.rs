@@ -6,6 +6,7 @@
 mod database;
 mod finding;
 mod sessions;
+mod streaming;
 mod thresholds;
 mod upkeep;
 
@@ -99,6 +100,8 @@ impl Doctor {
         findings.extend(patient.check("read_only", upkeep::read_only).await);
         findings.extend(patient.check("retention", async |c| upkeep::retention(c, &self.sync).await).await);
         findings.extend(patient.check("consumers", async |c| upkeep::consumers(c, thresholds).await).await);
+        findings.extend(patient.check("relay", async |c| streaming::relays(c, thresholds).await).await);
+        findings.extend(patient.check("dead_letters", streaming::consumers).await);
         findings
             .extend(patient.check("sequencing", async |c| database::sequencing(c, thresholds).await).await);
         findings.extend(

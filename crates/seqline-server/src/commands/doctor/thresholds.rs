@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::config::Config;
 
-/// From where on something is worth a warning: beyond it, as in the rules for alerts. One of theirs is missing: `alert.fanout_lag` is about
-/// what processes have measured, and the doctor is none of them.
+/// From where on something is worth a warning: beyond it, as in the rules for alerts. Some of theirs are missing: `alert.fanout_lag`,
+/// `alert.stream_fill_percent` and `alert.stream_consumer_pending` are about what processes have measured, and the doctor is none of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Thresholds {
     /// Events that still fit into the partitions.
@@ -24,6 +24,8 @@ pub(crate) struct Thresholds {
     pub(crate) maintenance_age: Duration,
     /// How long events have waited for a consumer.
     pub(crate) pending_age: Duration,
+    /// How old an event may be that is not in the stream.
+    pub(crate) relay_backlog_age: Duration,
     /// How far the clocks of this machine and of the database are apart.
     pub(crate) clock_skew: Duration,
 }
@@ -41,6 +43,7 @@ impl Thresholds {
             jobs_overdue_after: alert.jobs_overdue_after,
             maintenance_age: alert.maintenance_age,
             pending_age: config.consumer.pending_alert_after,
+            relay_backlog_age: alert.relay_backlog_age,
             clock_skew: alert.clock_skew,
         }
     }

@@ -3,6 +3,7 @@
 pub(super) mod consumers;
 mod jobs;
 mod numbering;
+mod relays;
 mod retention;
 
 use seqline::Clock;
@@ -20,7 +21,7 @@ use crate::output::{grouped, rfc3339};
 use crate::{connect, output};
 
 #[derive(Serialize)]
-struct Report {
+struct Report<'a> {
     server_version: String,
     schema_version: i32,
     log_id: Uuid,
@@ -42,6 +43,8 @@ struct Report {
     jobs: Option<jobs::Counts>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     held: Vec<retention::Keeper>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    relays: Vec<super::relay::Row<'a>>,
 }
 
 pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(), Failure> {
@@ -52,6 +55,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(),
     let jobs = jobs::jobs(&mut connection, config.jobs.schema).await?;
     let now = Clock::system().now();
     let keepers = retention::keepers(&mut connection, config.sync.event_retention, now).await?;
+    let relays = relays::relays(&mut connection).await?;
     let known = seqline::migrate::newest_version();
     let retained = status.retained();
     if args.json {
@@ -72,6 +76,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(),
             consumers: consumers.map(|consumers| Row::all(consumers, now)),
             jobs: jobs.counts(),
             held: keepers,
+            relays: relays.iter().map(super::relay::Row::of).collect(),
         })?;
         return appends_work(&status);
     }
@@ -97,6 +102,7 @@ pub(crate) async fn run(database: &DatabaseArgs, args: StatusArgs) -> Result<(),
     numbering::print(&status.settings, &status.staged, now)?;
     output::line(format!("{:<14}{}", "jobs", jobs.text()))?;
     retention::print(&keepers)?;
+    relays::print(&relays, now)?;
     consumers::print(&consumers.unwrap_or_default(), now)?;
     appends_work(&status)
 }

@@ -16,6 +16,7 @@ use crate::api::{self, ApiServer, Database, Door, JwtVerifier};
 use crate::config::Config;
 use crate::delivery::Delivery;
 use crate::failure::Failure;
+use crate::jobs::ledger::{self, LedgerAge};
 use crate::lifecycle::{Lifecycle, Phase, UnexpectedEnd};
 use crate::limits::{LOOKS_MISSED_MAX, START_RETRY_PAUSE, UP_CONNECTIONS, UP_END_TIMEOUT};
 use crate::metrics::Metrics;
@@ -162,6 +163,7 @@ fn start(pool: &PgPool, config: &Config, clock: &Clock) -> Lifecycle {
         maintenance: Maintenance::new(pool.clone(), config.maintenance(), clock.clone()),
         database: Database::new(pool.clone(), clock.clone(), config.database.statement_timeout),
         keys_retention: config.api.idempotency_retention,
+        ledger_age: LedgerAge::of(config),
         interval: config.sync.partition_maintenance_interval,
     };
     let clock = clock.clone();
@@ -174,11 +176,12 @@ struct Maintaining {
     maintenance: Maintenance,
     database: Database,
     keys_retention: Duration,
+    ledger_age: LedgerAge,
     interval: Duration,
 }
 
 impl Maintaining {
-    /// Maintains partitions, and forgets keys of requests that are too old, every interval until `stop` is cancelled. A run that is dropped in
+    /// Maintains partitions, and forgets keys of requests and rows of the ledger that are too old, every interval until `stop` is cancelled. A run that is dropped in
     /// between is finished by the next.
     async fn run(self, clock: Clock, stop: CancellationToken) -> Result<(), String> {
         loop {
@@ -198,6 +201,9 @@ impl Maintaining {
             }
             if let Err(error) = api::prune(&self.database, self.keys_retention, &stop).await {
                 tracing::error!(error = %error, "idempotency keys were not forgotten");
+            }
+            if let Err(error) = ledger::forget(&self.database, self.ledger_age, &stop).await {
+                tracing::error!(error = %error, "events that were handled long ago were not forgotten");
             }
             tokio::select! {
                 () = clock.sleep(self.interval) => {}

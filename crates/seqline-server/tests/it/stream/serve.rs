@@ -215,3 +215,37 @@ async fn a_relay_stops_for_another_history_and_goes_on_in_the_new_epoch() {
     let log = relay.stop().await;
     assert!(logged(&log).values().all(|times| *times == 1));
 }
+
+#[tokio::test]
+async fn what_was_handled_is_forgotten_when_it_cannot_come_again_and_only_with_consumers() {
+    let db = server_db().await;
+    append(&db.app(), [1]).await;
+    let mut app = db.connect(Role::App).await;
+    run_sql(
+        &mut app,
+        "INSERT INTO seqline.consumed_events (consumer, event_id, handled_at)
+         SELECT 'mail', gen_random_uuid(), now() - interval '100 days' FROM generate_series(1, 12000);
+         INSERT INTO seqline.consumed_events (consumer, event_id, handled_at)
+         SELECT 'mail', gen_random_uuid(), now() - interval '80 days' FROM generate_series(1, 3)",
+    )
+    .await;
+    let rows = async || -> i64 {
+        sqlx::query_scalar("SELECT count(*) FROM seqline.consumed_events")
+            .fetch_one(&db.admin())
+            .await
+            .unwrap()
+    };
+    let often = || server(&db, "worker").args(["--set", "sync.partition_maintenance_interval=1s"]);
+    let unused = Worker::start(often()).await;
+    unused.says_again("partition maintenance done", 1).await;
+    let log = unused.stop().await;
+    assert!(!log.iter().any(|line| line["message"] == "events that were handled long ago forgotten"));
+    assert_eq!(rows().await, 12_003);
+    let consumer = "INSERT INTO seqline.stream_consumers (name, stream, start_position, reconciled_to) VALUES ('mail', 'EVENTS', 0, 0)";
+    run_sql(&mut app, consumer).await;
+    let used = Worker::start(often()).await;
+    // 30 days of retention, 30 of hold, 7 of a partition, 7 in the stream, and 7 of margin.
+    assert_eq!(used.says("events that were handled long ago forgotten").await["events"], 12_000);
+    used.stop().await;
+    assert_eq!(rows().await, 3);
+}
