@@ -132,6 +132,9 @@ pub struct UpArgs {
     /// Write a JSON file with database_url, api_url, api_token, ops_url and pid once ready, removed at the end
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
+    /// URL of a broker, several of a cluster separated by commas; with one the log is copied into its stream
+    #[arg(long, value_name = "URL", env = "SEQLINE_NATS_URL", hide_env_values = true)]
+    pub nats_url: Option<String>,
     /// Which events retention keeps
     #[command(flatten)]
     pub retention: RetentionOverrides,

@@ -61,6 +61,23 @@ impl Streaming {
         }
     }
 
+    /// The relay alone, where the URL of a broker was given; `None` where none was, or the relay is off.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Usage`] for a URL that is none.
+    pub(crate) fn relay_where_given(url: Option<&str>, config: &Config) -> Result<Option<Self>, Failure> {
+        if broker::given(url).is_none() || !config.relay.mode.is_on(true) {
+            return Ok(None);
+        }
+        Ok(Some(Self { broker: broker::checked(url, config)?, relay: true, recorder: false }))
+    }
+
+    /// Where the broker is, for people.
+    pub(crate) fn place(&self) -> String {
+        self.broker.place()
+    }
+
     /// The names of what runs, for the log.
     pub(crate) fn names<'a>(&self, config: &'a Config) -> (Option<&'a str>, Option<&'static str>) {
         (self.relay.then_some(config.relay.name.as_str()), self.recorder.then_some(Recorder::NAME))
@@ -146,6 +163,21 @@ mod tests {
         assert_eq!(of(all, url, Runs::Off, Runs::Off), None);
         assert_eq!(of(ServeRole::Api, url, Runs::On, Runs::On), None);
         assert_eq!(of(ServeRole::Relay, None, Runs::Auto, Runs::Off), Some((true, false)));
+    }
+
+    #[test]
+    fn a_relay_that_nobody_asked_for_needs_a_url() {
+        let mut config = Config::default();
+        let runs = |url, config: &Config| {
+            let streaming = Streaming::relay_where_given(url, config).unwrap();
+            streaming.map(|streaming| (streaming.relay, streaming.recorder))
+        };
+        let url = Some("nats://broker.example.com");
+        assert_eq!([runs(None, &config), runs(url, &config)], [None, Some((true, false))]);
+        config.relay.mode = Runs::On;
+        assert_eq!(runs(None, &config), None);
+        config.relay.mode = Runs::Off;
+        assert_eq!(runs(url, &config), None);
     }
 
     #[test]

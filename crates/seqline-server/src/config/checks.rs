@@ -242,13 +242,6 @@ pub(super) const CHECKS: &[Check] = &[
         holds: |config| config.relay.poll_interval < config.alert.relay_backlog_age,
     },
     Check {
-        name: "relay_alert_below_retention",
-        keys: &["alert.relay_backlog_age", "sync.event_retention"],
-        rule: "has to be less than",
-        why: "an alert has to come long before events are lost",
-        holds: |config| config.alert.relay_backlog_age < config.sync.event_retention,
-    },
-    Check {
         name: "batch_within_ack_pending",
         keys: &["stream_consumer.batch_size", "stream_consumer.max_ack_pending"],
         rule: "must not be more than",

@@ -304,8 +304,9 @@ async fn the_doctor_warns_of_a_relay_that_is_late_or_stalled_of_incidents_and_of
 async fn a_new_epoch_says_what_becomes_of_a_stream() {
     let (db, app) = with_relay(5).await;
     drop(app);
-    let finalize =
-        |args: &'static [&'static str]| on(&db, Role::Admin, ["restore", "finalize", "--force", "--consumers", "keep"]).args(args);
+    let finalize = |args: &'static [&'static str]| {
+        on(&db, Role::Admin, ["restore", "finalize", "--force", "--consumers", "keep"]).args(args)
+    };
     let text = finalize(&[]).ok().await;
     assert!(
         text.contains("\nThe stream EVENTS may have events above 5, which the log has no longer."),

@@ -26,6 +26,7 @@ use crate::config::Config;
 use crate::connect::GivenUrl;
 use crate::failure::Failure;
 use crate::ops::server::OpsServer;
+use crate::streaming::Streaming;
 use crate::{connect, store};
 
 #[derive(Serialize)]
@@ -53,17 +54,26 @@ pub(crate) async fn run(database: &DatabaseArgs, args: UpArgs) -> Result<(), Fai
     let addresses = Addresses {
         ops: OpsServer::bind(args.ops_listen, "--ops-listen").await?,
         api: ApiServer::bind(args.api_listen, "--api-listen").await?,
+        streaming: Streaming::relay_where_given(args.nats_url.as_deref(), &config)?,
     };
+    if let Some(streaming) = &addresses.streaming {
+        eprintln!(
+            "The log is copied into the stream {} of the broker at {}.",
+            config.stream.name,
+            streaming.place()
+        );
+    }
     match connect::given_urls(database).as_slice() {
         [] => Box::pin(on_embedded_server(&args, &config, addresses, &stop)).await,
         given => Box::pin(on_given_database(given, &args, &config, addresses, &stop)).await,
     }
 }
 
-/// Where it will answer.
+/// Where it will answer, and where the log is copied to.
 struct Addresses {
     ops: OpsServer,
     api: ApiServer,
+    streaming: Option<Streaming>,
 }
 
 impl Addresses {
@@ -81,7 +91,7 @@ impl Addresses {
         config: &'a Config,
         stop: &'a CancellationToken,
     ) -> Upping<'a> {
-        Upping { options, config, ops: self.ops, api: self.api, stop }
+        Upping { options, config, ops: self.ops, api: self.api, streaming: self.streaming, stop }
     }
 }
 

@@ -23,6 +23,7 @@ use crate::metrics::Metrics;
 use crate::ops::Health;
 use crate::ops::readiness::Stage;
 use crate::ops::server::OpsServer;
+use crate::streaming::Streaming;
 use crate::{connect, ops};
 
 /// What `up` has before it runs.
@@ -31,6 +32,8 @@ pub(super) struct Upping<'a> {
     pub(super) config: &'a Config,
     pub(super) ops: OpsServer,
     pub(super) api: ApiServer,
+    /// The relay, where there is one.
+    pub(super) streaming: Option<Streaming>,
     pub(super) stop: &'a CancellationToken,
 }
 
@@ -42,7 +45,7 @@ pub(super) async fn run(
     server: Option<&mut PostgresServer>,
     ready: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let Upping { options, config, ops, api, stop } = upping;
+    let Upping { options, config, ops, api, streaming, stop } = upping;
     let pool = connect::pool(options, config.database.max_connections + UP_CONNECTIONS).await?;
     let clock = Clock::system();
     let metrics = Metrics::new(None, clock.clone(), config.telemetry.refresh_interval * LOOKS_MISSED_MAX)?;
@@ -78,6 +81,11 @@ pub(super) async fn run(
             Err(failure) => break Err(failure),
         };
         let running = parts.insert(start(&pool, config, &clock));
+        if let Some(streaming) = &streaming
+            && let Err(failure) = streaming.start(running, &pool, config, &clock)
+        {
+            break Err(failure);
+        }
         let delivery = Delivery {
             pool: pool.clone(),
             config,
@@ -117,6 +125,9 @@ pub(super) async fn run(
     // Dropped, a sequencer loses nothing, and another one takes over when its lease has expired.
     if let Some(parts) = parts {
         parts.stop(UP_END_TIMEOUT).await;
+    }
+    if let Some(streaming) = &streaming {
+        streaming.end(&clock).await;
     }
     lifecycle.stop(UP_END_TIMEOUT).await;
     result

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::stream_of;
 use crate::support::{DEADLINE, Seqline, append, as_admin, closed_port, run_sql, server_db};
+use crate::up::Place;
 use crate::worker::{Worker, server};
 
 /// A server that looks for its broker at a URL.
@@ -248,4 +249,25 @@ async fn what_was_handled_is_forgotten_when_it_cannot_come_again_and_only_with_c
     assert_eq!(used.says("events that were handled long ago forgotten").await["events"], 12_000);
     used.stop().await;
     assert_eq!(rows().await, 3);
+}
+
+#[tokio::test]
+async fn up_copies_the_log_where_the_url_of_a_broker_is_given() {
+    let (db, nats) = (server_db().await, NatsServer::start().await);
+    append(&db.app(), 1..=3).await;
+    let place = Place::new();
+    let up = place.up().args(["--database-url", &db.url(Role::Admin), "--nats-url", &nats.url()]);
+    let up = place.start(up).await;
+    holds(&nats, 3).await;
+    up.running.signal(nix::sys::signal::Signal::SIGTERM);
+    let outcome = up.running.end().await;
+    assert_eq!(outcome.code(), Some(0), "{outcome:?}");
+    let said = format!("The log is copied into the stream EVENTS of the broker at {}.\n", nats.addr());
+    assert!(outcome.stderr.starts_with(&said), "{outcome:?}");
+    assert_eq!(stream_of(&nats).await.unwrap().consumers, [], "nobody consumes");
+    let sentence = place.up().args(["--nats-url", "http s://hunter2"]).refused(2).await;
+    assert!(
+        sentence.starts_with("the URL of the broker is none") && !sentence.contains("hunter2"),
+        "{sentence}"
+    );
 }
