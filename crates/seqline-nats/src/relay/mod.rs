@@ -23,7 +23,9 @@
 //! | `window` | what is under way, and how far it is acknowledged (the same) |
 //! | `pace` | how much may be under way, and how long to wait (the same) |
 //! | `recover` | finds out where the stream is and what is missing |
+//! | `fill` | publishes what is missing |
 //! | `send` | publishes until the head of the log is reached |
+//! | `link` | makes messages, and the connection over which they go |
 //! | `source` | reads the log, writes the row |
 
 use std::collections::BTreeSet;
@@ -37,12 +39,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::broker::Broker;
-use crate::limits::{BATCH_MAX, RELAY_WINDOW_BYTES_MAX, RELAY_WINDOW_MAX, RESYNC_PAUSE};
+use crate::limits::{BATCH_MAX, RELAY_WINDOW_BYTES_MAX, RELAY_WINDOW_MAX, RESYNC_PAUSE, STOP_PATIENCE};
 use crate::store::relay as store;
 use crate::stream::StreamSettings;
 use cursor::{Cursor, Told};
+use link::Link;
 use pace::{Adaptation, Backoff};
-use send::Link;
 use source::Source;
 
 pub use error::RelayError;
@@ -51,6 +53,8 @@ pub use tally::{RelayTally, StreamFacts};
 mod answer;
 pub(crate) mod cursor;
 mod error;
+mod fill;
+mod link;
 pub mod operate;
 mod outcome;
 mod pace;
@@ -271,9 +275,19 @@ impl Relay {
     /// Dropping the future stops at any point, as a crash does: whoever runs the relay next finds out what was published.
     pub async fn run(&mut self, stop: CancellationToken) {
         let mut backoff = Backoff::new(RESYNC_PAUSE, self.config.resync_backoff_cap);
+        let clock = self.clock.clone();
         while !stop.is_cancelled() {
+            let too_long = async {
+                stop.cancelled().await;
+                clock.sleep(STOP_PATIENCE * 2).await;
+            };
             // On the heap, to keep the caller's future small.
-            let pause = match Box::pin(self.pass(&stop)).await {
+            let done = tokio::select! {
+                done = Box::pin(self.pass(&stop)) => done,
+                // Something does not answer. That is like a crash.
+                () = too_long => break,
+            };
+            let pause = match done {
                 Ok(_) => {
                     backoff.reset();
                     self.config.poll_interval

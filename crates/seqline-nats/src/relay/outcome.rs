@@ -112,7 +112,7 @@ impl Relay {
             }
             self.release().await;
         };
-        clock.timeout(STOP_PATIENCE, giving_back).await;
+        clock.timeout(STOP_PATIENCE, Box::pin(giving_back)).await;
         self.lose();
     }
 }

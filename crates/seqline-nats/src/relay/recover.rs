@@ -9,7 +9,7 @@ use seqline::identity::{Look, OnChange, look};
 use tokio_util::sync::CancellationToken;
 
 use super::cursor::{Cursor, Told};
-use super::send::Link;
+use super::link::Link;
 use super::walk::{Anchor, Differ, LookBack, Met, Standing, Walk, judge};
 use super::{Relay, RelayError, RelayStart, StreamFacts};
 use crate::limits::{
@@ -171,11 +171,11 @@ impl Relay {
 
     /// Makes the stream where there is none. One that is there is adjusted once only: what an operator changes later stays.
     async fn look_at_stream(&mut self) -> Result<Info, RelayError> {
-        if self.ensured {
-            if let Some(info) = streams::info(&self.broker, &self.config.stream.name).await? {
-                self.remember_facts(&info);
-                return Ok(info);
-            }
+        if self.ensured
+            && let Some(info) = streams::info(&self.broker, &self.config.stream.name).await?
+        {
+            self.remember_facts(&info);
+            return Ok(info);
         }
         let (info, left) = streams::ensure_stream(&self.broker, &self.config.stream).await?;
         for left in left {

@@ -1,13 +1,10 @@
 //! Publishing: many messages under way at once, each for one place of the stream.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use async_nats::connection::State;
-use async_nats::header::{NATS_EXPECTED_LAST_SEQUENCE, NATS_EXPECTED_STREAM};
-use async_nats::jetstream::stream::Info;
-use async_nats::{Client, Message, Subscriber};
+use async_nats::Message;
+use async_nats::header::NATS_EXPECTED_LAST_SEQUENCE;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt, StreamExt};
 use seqline::StoredEvent;
@@ -15,13 +12,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::answer::{Answer, code};
-use super::recover::Place;
+use super::link::{Link, Ready};
 use super::source::Page;
 use super::walk::Settled;
-use super::window::{Stored, Window};
+use super::window::Stored;
 use super::{Relay, RelayError};
-use crate::limits::{CROWDED_AFTER, STOP_PATIENCE, STORED_OVERHEAD, WATCH_INTERVAL};
-use crate::message::Outgoing;
+use crate::limits::{STOP_PATIENCE, WATCH_INTERVAL};
 use crate::store::relay as store;
 use crate::store::relay::Incident;
 
@@ -32,45 +28,8 @@ const BATCH_SEQUENCE: &str = "Nats-Batch-Sequence";
 /// The last message of a batch, with which all of it is stored.
 const BATCH_COMMIT: &str = "Nats-Batch-Commit";
 
-/// More bytes than the headers have that are added when a message is sent, apart from the name of the stream.
-const ADDED_HEADERS: usize = 256;
-
 /// Answers that are taken before anything else is done.
 const ANSWERS_AT_ONCE: usize = 256;
-
-/// A connection over which messages go to the end of the stream, as long as nothing goes wrong with either.
-#[derive(Debug)]
-pub(super) struct Link {
-    client: Client,
-    replies: Subscriber,
-    inbox: String,
-    /// How often the client had connected: another number means that answers were lost.
-    connects: u64,
-    epoch: Uuid,
-    /// The last place of the stream when the first message was sent.
-    origin: u64,
-    window: Window,
-    /// Messages without an answer.
-    unanswered: usize,
-    /// The longest message that the broker takes.
-    limit: usize,
-    /// The last event that was read, and which it is.
-    last: Option<(i64, Uuid)>,
-    /// What comes next, read already.
-    pub(super) ahead: Option<Page>,
-}
-
-impl Link {
-    pub(super) fn is_connected(&self) -> bool {
-        self.client.connection_state() == State::Connected
-            && self.client.statistics().connects.load(Ordering::Relaxed) == self.connects
-    }
-
-    /// The last place of the stream, once all that was sent is there.
-    pub(super) fn end(&self) -> u64 {
-        self.origin + self.window.next_place()
-    }
-}
 
 /// One pass over the log.
 struct Flight {
@@ -95,12 +54,6 @@ struct Flight {
     stopping_since: Option<Duration>,
 }
 
-struct Ready {
-    position: i64,
-    size: usize,
-    outgoing: Outgoing,
-}
-
 /// What became of waiting for the next thing to do.
 enum Turn {
     Answer(Option<Message>),
@@ -110,41 +63,6 @@ enum Turn {
 }
 
 impl Relay {
-    /// A connection to go on with behind the end of the stream.
-    pub(super) async fn link(
-        &self,
-        client: Client,
-        info: &Info,
-        place: &Place,
-        epoch: Uuid,
-    ) -> Result<Link, RelayError> {
-        let inbox = client.new_inbox();
-        let connects = client.statistics().connects.load(Ordering::Relaxed);
-        let replies = client.subscribe(format!("{inbox}.*")).await.map_err(|_| RelayError::ConnectionLost)?;
-        let mut limit = client.server_info().max_payload;
-        let of_the_stream = |size: i64| usize::try_from(size).ok().filter(|size| *size > 0);
-        if let Some(size) = of_the_stream(i64::from(info.config.max_message_size)) {
-            limit = limit.min(size);
-        }
-        // Where old messages go, one that is larger than the stream would be acknowledged and go with all others.
-        if let Some(size) = of_the_stream(info.config.max_bytes) {
-            limit = limit.min(size.saturating_sub(STORED_OVERHEAD));
-        }
-        Ok(Link {
-            client,
-            replies,
-            inbox,
-            connects,
-            epoch,
-            origin: place.last,
-            window: Window::default(),
-            unanswered: 0,
-            limit,
-            last: None,
-            ahead: None,
-        })
-    }
-
     /// Publishes all events up to the head, and gives the head. `None` when it has to be found out again where the stream is, although nothing went
     /// wrong.
     pub(super) async fn send(
@@ -333,18 +251,6 @@ impl Relay {
         }
     }
 
-    async fn publish(&self, link: &Link, place: u64, mut outgoing: Outgoing) -> Result<(), RelayError> {
-        outgoing.headers.insert(NATS_EXPECTED_STREAM, self.config.stream.name.as_str());
-        let Outgoing { subject, headers, payload } = outgoing;
-        let reply = format!("{}.{place}", link.inbox);
-        let publishing = link.client.publish_with_reply_and_headers(subject, reply, headers, payload);
-        match self.clock.timeout(self.config.ack_timeout, publishing).await {
-            Some(Ok(())) => Ok(()),
-            Some(Err(_)) => Err(RelayError::ConnectionLost),
-            None => Err(RelayError::Unacknowledged),
-        }
-    }
-
     /// Some events at once, all of which are stored or none.
     async fn send_batch(
         &mut self,
@@ -387,30 +293,6 @@ impl Relay {
             self.publish(link, place, outgoing).await?;
         }
         Ok(())
-    }
-
-    /// Makes the message of an event, without its payload where that does not fit.
-    async fn prepare(&mut self, link: &Link, event: &StoredEvent) -> Result<Ready, RelayError> {
-        let (position, rewinds) = (event.seq, self.held()?.cursor.rewinds);
-        let added = ADDED_HEADERS + self.config.stream.name.len();
-        let size = |outgoing: &Outgoing| outgoing.size() + outgoing.subject.len() + added;
-        // The log takes no event of whose type no subject can be made.
-        let made =
-            |made: Result<Outgoing, _>| made.map_err(|_| RelayError::LimitTooLow { position, limit: 0 });
-        let outgoing = made(Outgoing::new(event, link.epoch, rewinds))?;
-        if size(&outgoing) <= link.limit {
-            return Ok(Ready { position, size: size(&outgoing), outgoing });
-        }
-        let outgoing = made(Outgoing::without_payload(event, link.epoch, rewinds))?;
-        if size(&outgoing) > link.limit {
-            return Err(RelayError::LimitTooLow { position, limit: link.limit });
-        }
-        if position > self.left_out_to {
-            let positions = Some((position, position));
-            self.note(Incident { kind: "payload_left_out", count: 1, positions, stream_seq: None }).await?;
-            self.left_out_to = position;
-        }
-        Ok(Ready { position, size: size(&outgoing), outgoing })
     }
 
     /// Takes an answer and those that are there already, and moves the cursor.
@@ -530,94 +412,5 @@ impl Relay {
         }
         let count = i64::try_from(again.len()).unwrap_or(i64::MAX);
         self.note(Incident { kind: "published_again", count, positions, stream_seq: None }).await
-    }
-
-    /// Publishes some events one at a time, behind the end of the stream. Where somebody else leaves no room for that, for no place: they only
-    /// have to be there, and the broker's memory of ids drops those that are. `why` is what is told of them.
-    pub(super) async fn fill(
-        &mut self,
-        mut link: Link,
-        positions: &[i64],
-        why: Option<&'static str>,
-    ) -> Result<(), RelayError> {
-        let (mut filled, mut outcome) = (Vec::new(), Ok(()));
-        let mut left = VecDeque::from_iter(positions.iter().copied());
-        while let Some(first) = left.pop_front() {
-            let mut run: u32 = 1;
-            while left.front() == Some(&(first + i64::from(run))) && run < self.config.page {
-                left.pop_front();
-                run += 1;
-            }
-            outcome = self.fill_run(&mut link, first, run, &mut filled).await;
-            if outcome.is_err() {
-                break;
-            }
-        }
-        if let (Some(first), Some(last)) = (filled.first(), filled.last()) {
-            let count = i64::try_from(filled.len()).unwrap_or(i64::MAX);
-            self.tally.add_published(count.unsigned_abs());
-            self.progress += count.unsigned_abs();
-            if let Some(kind) = why {
-                let positions = Some((*first, *last));
-                self.note(Incident { kind, count, positions, stream_seq: None }).await?;
-            }
-        }
-        outcome
-    }
-
-    async fn fill_run(
-        &mut self,
-        link: &mut Link,
-        first: i64,
-        count: u32,
-        filled: &mut Vec<i64>,
-    ) -> Result<(), RelayError> {
-        let page = self.source.page(self.lease()?, first - 1, count).await?;
-        if page.epoch != link.epoch || page.events.len() < count as usize {
-            return Err(RelayError::HistoryChanged);
-        }
-        for event in &page.events {
-            self.save_if_due().await?;
-            if self.fill_one(link, event).await? {
-                filled.push(event.seq);
-            } else {
-                self.assumed.insert(event.seq);
-            }
-        }
-        Ok(())
-    }
-
-    /// Whether it was not there before.
-    async fn fill_one(&mut self, link: &mut Link, event: &StoredEvent) -> Result<bool, RelayError> {
-        let Ready { position, size, mut outgoing } = self.prepare(link, event).await?;
-        let place = link.window.next_place();
-        if self.crowded < CROWDED_AFTER {
-            outgoing.headers.insert(NATS_EXPECTED_LAST_SEQUENCE, link.end().to_string());
-        }
-        self.publish(link, place, outgoing).await?;
-        let wanted = format!("{}.{place}", link.inbox);
-        let answering = async {
-            while let Some(message) = link.replies.next().await {
-                if message.subject.as_str() == wanted {
-                    return Some(Answer::read(
-                        message.status.map(|status| status.as_u16()),
-                        &message.payload,
-                    ));
-                }
-            }
-            None
-        };
-        match self.clock.timeout(self.config.ack_timeout, answering).await {
-            Some(Some(Answer::Stored(_))) => {
-                link.window.push(position, size);
-                Ok(true)
-            }
-            Some(Some(Answer::Duplicate)) => Ok(false),
-            Some(Some(Answer::Refused(code))) => Err(RelayError::refused(code)),
-            Some(Some(Answer::NoStream)) => Err(RelayError::NoStream),
-            Some(Some(Answer::Pending | Answer::Unreadable)) => Err(RelayError::Unreadable),
-            Some(None) => Err(RelayError::ConnectionLost),
-            None => Err(RelayError::Unacknowledged),
-        }
     }
 }

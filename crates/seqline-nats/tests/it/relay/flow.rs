@@ -144,3 +144,24 @@ async fn only_one_of_a_name_is_active_and_another_takes_over() {
     assert!(second.tally().active());
     stage.assert_once_in_order().await;
 }
+
+/// What is under way is waited for, the cursor is saved and the lease given back: the next one has nothing to find out.
+#[tokio::test]
+async fn a_stop_in_the_middle_leaves_nothing_open() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(20_000).await;
+    for _ in 0..3 {
+        let running = stage.run();
+        eventually(LONG, "it publishes", async || running.tally.published() > 500).await;
+        running.stop().await;
+        let row: (i64, i64, Option<i64>, Option<uuid::Uuid>) =
+            sqlx::query_as("SELECT position, stream_seq, position_at_seq, holder FROM seqline.relay_cursors")
+                .fetch_one(&stage.pool)
+                .await
+                .unwrap();
+        let last = i64::try_from(stage.info().await.state.last_sequence).unwrap();
+        assert_eq!(row, (last, last, Some(last), None));
+        assert!(last < 20_000, "it was stopped in the middle");
+    }
+}

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use seqline_testkit::eventually;
 use seqline_testkit::nats::NatsServer;
 
-use super::support::Stage;
+use super::support::{LONG, Stage};
 
 #[tokio::test]
 async fn a_stream_that_was_made_anew_gets_what_the_log_has() {
@@ -72,19 +73,13 @@ async fn an_older_copy_of_the_stream_gets_what_it_has_lost() {
     server.restart().await;
     stage.append(100).await;
     // The connection comes back in its own time.
-    seqline_testkit::eventually(super::support::LONG, "it is back", async || {
-        relay.drain_once().await.is_ok()
-    })
-    .await;
+    eventually(LONG, "it is back", async || relay.drain_once().await.is_ok()).await;
     assert_eq!(stage.positions().await.len(), 300);
     server.kill().await;
     server.restore_store(&copy);
     server.restart().await;
     stage.append(20).await;
-    seqline_testkit::eventually(super::support::LONG, "it is back", async || {
-        relay.drain_once().await.is_ok()
-    })
-    .await;
+    eventually(LONG, "it is back", async || relay.drain_once().await.is_ok()).await;
     stage.assert_once_in_order().await;
     assert_eq!(stage.incidents().await.get("stream_lost_messages"), Some(&100));
     assert_eq!(relay.tally().republished(), 100);
@@ -102,10 +97,7 @@ async fn other_content_where_the_cursor_is_counts_as_a_loss() {
     let copy = server.copy_store();
     server.restart().await;
     stage.append(10).await;
-    seqline_testkit::eventually(super::support::LONG, "it is back", async || {
-        relay.drain_once().await.is_ok()
-    })
-    .await;
+    eventually(LONG, "it is back", async || relay.drain_once().await.is_ok()).await;
     drop(relay);
     server.kill().await;
     server.restore_store(&copy);
@@ -152,10 +144,7 @@ async fn a_last_message_that_was_deleted_before_the_cursor_was_past_it_is_told()
         stream.delete_message(20).await.unwrap();
         let clock = seqline::Clock::system();
         if window < Duration::from_secs(1) {
-            seqline_testkit::eventually(super::support::LONG, "it is forgotten", async || {
-                clock.elapsed() > Duration::from_secs(2)
-            })
-            .await;
+            eventually(LONG, "it is forgotten", async || clock.elapsed() > Duration::from_secs(2)).await;
         }
         stage.append(5).await;
         stage.relay().drain_once().await.unwrap();
@@ -186,10 +175,7 @@ async fn a_message_that_was_deleted_from_the_middle_is_told_too() {
         stream.delete_message(15).await.unwrap();
         let clock = seqline::Clock::system();
         if window < Duration::from_secs(1) {
-            seqline_testkit::eventually(super::support::LONG, "it is forgotten", async || {
-                clock.elapsed() > Duration::from_secs(2)
-            })
-            .await;
+            eventually(LONG, "it is forgotten", async || clock.elapsed() > Duration::from_secs(2)).await;
         }
         stage.append(5).await;
         stage.relay().drain_once().await.unwrap();
@@ -252,4 +238,19 @@ async fn a_hole_that_was_filled_before_the_end_was_lost_is_filled_again() {
     let incidents = stage.incidents().await;
     assert_eq!(incidents.get("hole_filled_late"), Some(&2), "{incidents:?}");
     assert!(incidents.contains_key("stream_lost_messages"), "{incidents:?}");
+}
+
+/// Also while there is nothing to publish.
+#[tokio::test]
+async fn what_happens_to_the_stream_while_nothing_is_published_is_found() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(30).await;
+    let running = stage.run();
+    stage.until_published().await;
+    stage.context().await.delete_stream("EVENTS").await.unwrap();
+    eventually(LONG, "it is there again", async || running.tally.republished() == 30).await;
+    running.stop().await;
+    stage.assert_once_in_order().await;
+    assert_eq!(stage.incidents().await.get("stream_recreated"), Some(&1));
 }

@@ -334,7 +334,7 @@ fn event(number: i64) -> NewEvent {
 fn assert_same(found: &[i64], expected: &[i64]) {
     let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
     if differs.is_some() || found.len() != expected.len() {
-        let at = differs.unwrap_or(found.len().min(expected.len()));
+        let at = differs.unwrap_or_else(|| found.len().min(expected.len()));
         let around =
             |list: &[i64]| list[at.saturating_sub(3).min(list.len())..(at + 12).min(list.len())].to_vec();
         panic!(
