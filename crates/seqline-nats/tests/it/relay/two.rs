@@ -46,7 +46,12 @@ async fn two_that_never_notice_each_other_do_not_interleave() {
     let stage = Stage::new(&server).await;
     stage.stream_with(|config| config.duplicate_window = Duration::from_millis(100)).await;
     let load = Load::start(&stage.pool, 40, Duration::from_millis(6));
-    let (one, other) = (stage.run(), stage.run_with(|config| "second".clone_into(&mut config.name)));
+    // Late enough for the broker to have forgotten the ids of what the first has published.
+    let late = |config: &mut RelayConfig| {
+        "second".clone_into(&mut config.name);
+        config.poll_interval = Duration::from_millis(500);
+    };
+    let (one, other) = (stage.run(), stage.run_with(late));
     let both = || one.tally.published().min(other.tally.published());
     eventually(LONG, "both publish much", async || both() > 1500).await;
     load.stop().await;
