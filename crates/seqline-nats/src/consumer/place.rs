@@ -3,6 +3,7 @@
 //! It is recorded in the database before the broker knows of it. So a consumer that is recorded, and that the broker does not know, was deleted
 //! there: it is made again from the oldest message on, and what was handled is recognised.
 
+use async_nats::connection::State as Connection;
 use async_nats::jetstream::consumer::{DeliverPolicy, Info};
 use async_nats::jetstream::stream::{Info as StreamInfo, Stream};
 use seqline::pool::Lease;
@@ -88,13 +89,17 @@ pub(super) fn created(stream: &StreamInfo) -> i64 {
 }
 
 impl Runtime {
-    /// Connects the consumer, if it is not.
+    /// Connects the consumer, if it is not. Fails while there is no connection to the broker.
     pub(super) async fn link(&self, state: &mut State) -> Result<(), PassError> {
+        let shared = &*self.shared;
+        let client = shared.broker.client().await?;
+        if client.connection_state() != Connection::Connected {
+            // Each question would be waited for in vain.
+            return Err(self.pull_error(PullError::Disconnected));
+        }
         if state.link.is_some() {
             return Ok(());
         }
-        let shared = &*self.shared;
-        let client = shared.broker.client().await?;
         let (info, left) = ensure_stream(&shared.broker, &shared.stream).await?;
         if !left.is_empty() && !std::mem::replace(&mut state.said_left, true) {
             tracing::warn!(consumer = shared.name(), settings = ?left, "stream differs from what was asked for and is left as it is");

@@ -28,7 +28,7 @@ async fn the_consumer_at_the_broker_is_as_it_has_to_be() {
     runtime.poll_once().await.unwrap();
     let config = site.info(PROBE).await.config;
     assert_eq!(config.durable_name.as_deref(), Some(PROBE));
-    assert_eq!((config.max_deliver, config.max_ack_pending, config.ack_wait.as_secs()), (-1, 100, 30));
+    assert_eq!((config.max_deliver, config.max_ack_pending, config.ack_wait.as_secs()), (-1, 100, 3));
     assert_eq!((config.filter_subject.as_str(), config.deliver_subject), ("events.>", None));
     // What may be changed is, by whoever comes next.
     let mut changed = quick();

@@ -174,7 +174,7 @@ async fn a_nested_transaction_that_is_dropped_is_none_of_our_business() {
     });
     let running = site.start(PROBE, probe);
     site.handles(PROBE, &ids).await;
-    assert_eq!(site.effects("inner").await, [uuid::Uuid::nil(); 0]);
+    assert!(site.effects("inner").await.is_empty());
     running.stops().await;
 }
 

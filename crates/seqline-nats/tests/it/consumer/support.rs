@@ -210,6 +210,7 @@ impl Site {
 /// Like the default, with shorter times.
 pub(super) fn quick() -> StreamConsumerConfig {
     let mut config = StreamConsumerConfig::default();
+    config.ack_wait = Duration::from_secs(3);
     config.fetch_expiry = Duration::from_millis(100);
     config.idle_pause = Duration::from_millis(20);
     config.failure_backoff_cap = Duration::from_millis(200);
