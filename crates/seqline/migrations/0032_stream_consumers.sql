@@ -124,6 +124,11 @@ BEGIN
         FROM unnest(v_letters) l ORDER BY l.event_id, l.id DESC
         ON CONFLICT (consumer, event_id) DO UPDATE
         SET attempts = 0, next_attempt_at = excluded.next_attempt_at, cause = excluded.cause, updated_at = now();
+    ELSE
+        -- The consumer is done with it: whoever compares the log with what was handled would miss it otherwise, and have it tried.
+        INSERT INTO seqline.consumed_events (consumer, event_id)
+        SELECT DISTINCT l.consumer, l.event_id FROM unnest(v_letters) l WHERE l.event_id IS NOT NULL
+        ON CONFLICT DO NOTHING;
     END IF;
     DELETE FROM seqline.dead_letters d USING unnest(v_letters) l WHERE d.id = l.id;
     INSERT INTO seqline.audit_log (action, subject, before, after, why)

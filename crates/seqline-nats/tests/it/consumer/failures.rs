@@ -176,6 +176,35 @@ async fn a_dead_letter_that_is_replayed_is_handled() {
     running.stops().await;
 }
 
+/// It is not missed when the log is compared with what was handled.
+#[tokio::test]
+async fn a_dead_letter_that_is_discarded_is_not_tried_again() {
+    let site = Site::new().await;
+    site.feed(1..=2).await;
+    let probe = failing(|n| n == 1);
+    let mut config = quick();
+    config.attempts = 1;
+    config.reconcile_interval = Duration::from_secs(3600);
+    let running = Running::start(site.runtime(PROBE, probe.clone(), config));
+    eventually(DEADLINE, "it is given up", async || running.tally.dead() == 1).await;
+    site.settled_info(PROBE).await;
+    running.stops().await;
+    sqlx::query("UPDATE seqline.stream_consumers SET reconciled_to = 0")
+        .execute(&site.db.admin())
+        .await
+        .unwrap();
+    let discarded: i64 =
+        sqlx::query_scalar("SELECT seqline.settle_dead_letters($1, NULL, true, true, 'of no use')")
+            .bind(PROBE)
+            .fetch_one(&site.db.app())
+            .await
+            .unwrap();
+    let running = site.start(PROBE, probe.clone());
+    eventually(DEADLINE, "the log is compared", async || site.reconciled_to(PROBE).await == 2).await;
+    assert_eq!((discarded, running.tally.dropped(), probe.calls_for(1)), (1, 0, 1));
+    running.stops().await;
+}
+
 /// What failed and is in neither log nor stream cannot be had.
 #[tokio::test]
 async fn an_event_that_is_gone_when_its_time_comes_is_a_dead_letter() {
