@@ -1,7 +1,5 @@
 //! Events that the broker has forgotten: those that failed, those that it dropped, and those that somebody wants tried again.
 
-use std::time::Duration;
-
 use seqline::envelope::{Delivery, Envelope};
 use seqline::pool::Lease;
 use seqline::{ReadError, StoredEvent};
@@ -158,6 +156,3 @@ fn work_of(due: &Due, event: Box<Envelope>, position: i64) -> Work {
         reply: None,
     }
 }
-
-/// How long nothing has to fail until a failure is news again.
-pub(super) const FAILURE_QUIET: Duration = Duration::from_secs(60);

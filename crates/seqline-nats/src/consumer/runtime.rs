@@ -26,7 +26,6 @@ use super::hand::{InHand, Keeper};
 use super::pace::Pace;
 use super::place::Link;
 use super::pull::PullError;
-use super::retry::FAILURE_QUIET;
 use super::tally::{ConsumerTally, Pass};
 use crate::broker::Broker;
 use crate::limits::{CONSUMER_FACTS_INTERVAL, FLUSH_TIMEOUT, NETWORK_MARGIN};
@@ -80,8 +79,8 @@ pub(super) struct State {
     facts_at: Duration,
     pub(super) said_left: bool,
     pub(super) said_unchanged: bool,
-    /// Since when a handler fails as far as the log knows.
-    failing_until: Option<Duration>,
+    /// Until when a handler counts as one that fails, if the log says that it does.
+    pub(super) failing_until: Option<Duration>,
 }
 
 impl State {
@@ -462,45 +461,6 @@ impl Runtime {
                 self.say_dead_letter(work, Reason::OtherHistory);
             }
             _ => {}
-        }
-    }
-
-    fn say_dead_letter(&self, work: &Work, reason: Reason) {
-        tracing::warn!(
-            consumer = self.shared.name(),
-            reason = reason.as_str(),
-            event_id = %work.event_id,
-            position = work.position,
-            "stream consumer gave an event up"
-        );
-    }
-
-    pub(super) fn say_given_up(&self, reason: Reason, count: u64) {
-        if count > 0 {
-            tracing::warn!(
-                consumer = self.shared.name(),
-                reason = reason.as_str(),
-                count,
-                "stream consumer gave messages up"
-            );
-        }
-    }
-
-    /// Says once that a handler fails, and once that it has not for a while.
-    fn say_failing(&self, state: &mut State, pass: &Pass) {
-        let (consumer, now) = (self.shared.name(), self.shared.clock.elapsed());
-        if pass.retried > 0 {
-            let until = now.saturating_add(FAILURE_QUIET);
-            if state.failing_until.replace(until).is_none() {
-                tracing::warn!(
-                    consumer,
-                    count = pass.retried,
-                    "handler of a stream consumer fails, its events are tried again"
-                );
-            }
-        } else if state.failing_until.is_some_and(|until| until <= now) {
-            state.failing_until = None;
-            tracing::info!(consumer, "handler of a stream consumer fails no longer");
         }
     }
 

@@ -15,7 +15,7 @@ use self::source::{Source, sql_words};
 const LINES_MAX: usize = 600;
 
 /// Modules that decide and do nothing: whoever wants to test or fuzz them needs no database and no clock.
-const PURE: [&str; 37] = [
+const PURE: [&str; 40] = [
     "crates/seqline/src/access/token.rs",
     "crates/seqline/src/access/visibility.rs",
     "crates/seqline/src/agent/name.rs",
@@ -32,6 +32,9 @@ const PURE: [&str; 37] = [
     "crates/seqline/src/limits.rs",
     "crates/seqline/src/payload.rs",
     "crates/seqline/src/sequencer/window.rs",
+    "crates/seqline-nats/src/consumer/decide.rs",
+    "crates/seqline-nats/src/consumer/filters.rs",
+    "crates/seqline-nats/src/consumer/pace.rs",
     "crates/seqline-nats/src/subject.rs",
     "crates/seqline-server/src/api/agents/window.rs",
     "crates/seqline-server/src/api/append/event.rs",
