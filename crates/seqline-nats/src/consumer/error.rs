@@ -43,6 +43,10 @@ pub enum PassError {
 }
 
 impl PassError {
+    pub(super) fn is_of_database(&self) -> bool {
+        self.kind() == "database"
+    }
+
     /// For figures and logs: `broker`, `stream`, `consumer`, `database` or `conflict`.
     #[must_use]
     pub fn kind(&self) -> &'static str {

@@ -290,6 +290,11 @@ impl Runtime {
             );
         }
         self.say_failing(&mut state, &pass);
+        if passed.as_ref().is_err_and(PassError::is_of_database) {
+            // It can be another one when it comes back: an older state of it, in which the consumer is not recorded.
+            state.registration = None;
+            state.link = None;
+        }
         passed.map(|()| pass)
     }
 

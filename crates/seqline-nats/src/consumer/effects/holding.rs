@@ -95,9 +95,10 @@ impl Effects<'_> {
         for (work, held) in works.iter().zip(held.iter_mut()).filter(|(_, held)| **held == Held::Yes) {
             let found = claims.found.iter().find(|(id, _)| *id == work.event_id).map(|(_, found)| *found);
             match found {
-                // Two messages of one event are one claim.
                 Some(Found::New) if !new.contains(&work.event_id) => new.push(work.event_id),
-                Some(Found::New | Found::Duplicate) | None => *held = Held::Not(Came::Duplicate),
+                // A second message of an event that this transaction has in hand: what came of it shows when it comes again.
+                Some(Found::New) => *held = Held::Not(Came::Busy),
+                Some(Found::Duplicate) | None => *held = Held::Not(Came::Duplicate),
                 Some(Found::Settled) => *held = Held::Not(Came::Settled),
             }
         }

@@ -313,3 +313,22 @@ async fn a_batch_takes_few_round_trips() {
     // A ping of the pool, BEGIN, lock, claim, 26 savepoints, two for the commit; and one statement of each handler.
     assert!(cost <= 25 + 32, "{cost} round trips");
 }
+
+#[tokio::test]
+async fn an_event_that_is_twice_in_one_batch_is_handled_once() {
+    let site = Site::new().await;
+    let ids = site.append(1..=2).await;
+    for round in 0..2 {
+        for mut message in site.messages(&ids, site.epoch().await).await {
+            if round == 1 {
+                message.headers.insert(async_nats::header::NATS_MESSAGE_ID, uuid::Uuid::new_v4().to_string());
+            }
+            site.send(message).await;
+        }
+    }
+    let running = site.start(PROBE, Probe::plain());
+    eventually(DEADLINE, "they are recognised", async || running.tally.duplicates() == 2).await;
+    assert_eq!((site.effects(PROBE).await, running.tally.handled()), (ids, 2));
+    site.settled_info(PROBE).await;
+    running.stops().await;
+}

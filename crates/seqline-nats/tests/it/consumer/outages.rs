@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use async_nats::jetstream::consumer::PullConsumer;
+use futures_util::StreamExt;
 use seqline_nats::consumer::StreamConsumer;
 use seqline_testkit::{FaultProxy, Role, TestServer, eventually};
 use sqlx::postgres::PgPoolOptions;
@@ -23,13 +25,17 @@ async fn outlasts(running: &Running, site: &Site) {
     let info = site.info(PROBE).await;
     assert_eq!((info.num_ack_pending, info.num_redelivered), (25, 0), "what was in hand was not kept there");
     assert_eq!(info.delivered.consumer_sequence, 25, "more was fetched");
+    // Nor does anybody else get it.
+    let durable: PullConsumer = site.stream().await.get_consumer(PROBE).await.unwrap();
+    let others = durable.fetch().max_messages(100).messages().await.unwrap();
+    assert_eq!(others.count().await, 0, "what was in hand was given to somebody else");
 }
 
 #[tokio::test]
 async fn a_database_that_is_away_for_long_costs_no_delivery() {
     let mut server = TestServer::fast().await;
     let site = Site::on(&server).await;
-    let ids = site.feed(1..=60).await;
+    let mut ids = site.feed(1..=25).await;
     let (entered, leave) =
         (tokio_util::sync::CancellationToken::new(), tokio_util::sync::CancellationToken::new());
     let probe = {
@@ -56,6 +62,7 @@ async fn a_database_that_is_away_for_long_costs_no_delivery() {
     leave.cancel();
     outlasts(&running, &site).await;
     server.start_again().await;
+    ids.extend(site.feed(26..=60).await);
     site.handles(PROBE, &ids).await;
     let info = site.settled_info(PROBE).await;
     assert_eq!((info.delivered.consumer_sequence, running.tally.redelivered()), (60, 0));
@@ -71,7 +78,7 @@ async fn a_database_that_is_away_for_long_costs_no_delivery() {
 async fn a_database_that_is_silent_for_long_costs_no_delivery() {
     let server = TestServer::fast().await;
     let site = Site::on(&server).await;
-    let ids = site.feed(1..=60).await;
+    let mut ids = site.feed(1..=25).await;
     let target = format!("127.0.0.1:{}", server.postgres().port()).parse().unwrap();
     let proxy = FaultProxy::start(target).await.unwrap();
     let options = site.db.options(Role::App).port(proxy.addr().port());
@@ -102,6 +109,7 @@ async fn a_database_that_is_silent_for_long_costs_no_delivery() {
     outlasts(&running, &site).await;
     proxy.cut();
     proxy.heal();
+    ids.extend(site.feed(26..=60).await);
     site.handles(PROBE, &ids).await;
     let info = site.settled_info(PROBE).await;
     assert_eq!((info.delivered.consumer_sequence, running.tally.redelivered()), (60, 0));
@@ -197,13 +205,31 @@ async fn a_stream_that_lost_its_end_is_read_again() {
     running.stops().await;
     site.nats.stop().await;
     // The messages are lost, and what is published takes their numbers.
-    let consumers = site.nats.store_dir();
-    let _ = consumers;
     site.nats.restore_store(&copy);
     site.nats.restart().await;
     let last = site.feed(10..=12).await;
     let running = site.start(PROBE, Probe::plain());
     ids.extend(&last);
     site.handles(PROBE, &ids).await;
+    running.stops().await;
+}
+
+/// As in a database that was restored to a time before the consumer began.
+#[tokio::test]
+async fn a_consumer_that_the_database_does_not_know_any_more_is_recorded_again() {
+    let site = Site::new().await;
+    let mut ids = site.feed(1..=2).await;
+    let probe = Probe::acting(|event, _| {
+        let fails = number(event) == 3;
+        Box::pin(async move { if fails { Err("refused".into()) } else { Ok(()) } })
+    });
+    let mut config = quick();
+    config.attempts = 2;
+    let running = Running::start(site.runtime(PROBE, probe, config));
+    site.handles(PROBE, &ids).await;
+    sqlx::query("DELETE FROM seqline.stream_consumers").execute(&site.db.admin()).await.unwrap();
+    ids.extend(site.feed(3..=4).await);
+    eventually(DEADLINE, "it is given up", async || !site.dead_letters(PROBE).await.is_empty()).await;
+    site.handles(PROBE, &[ids[0], ids[1], ids[3]]).await;
     running.stops().await;
 }
