@@ -147,6 +147,7 @@ async fn processes_that_are_killed_right_after_a_fetch_lose_nothing() {
     calls.sort_unstable();
     assert_eq!(calls, (1..=25).collect::<Vec<_>>());
     assert_eq!(site.dead_letters(PROBE).await.len(), 0, "deaths are no failures");
+    assert_eq!(running.tally.dropped(), 0, "the broker gave up");
     site.settled_info(PROBE).await;
     running.stops().await;
 }

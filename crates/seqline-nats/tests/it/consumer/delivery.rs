@@ -1,7 +1,8 @@
 //! Delivered, handled once, acknowledged.
 
 use seqline_nats::consumer::{StartAt, StreamConsumer};
-use seqline_testkit::{FaultProxy, Role, eventually};
+use seqline_testkit::nats::NatsServer;
+use seqline_testkit::{FaultProxy, Role, TestServer, eventually};
 use sqlx::postgres::PgPoolOptions;
 use tokio_util::sync::CancellationToken;
 
@@ -330,5 +331,21 @@ async fn an_event_that_is_twice_in_one_batch_is_handled_once() {
     eventually(DEADLINE, "they are recognised", async || running.tally.duplicates() == 2).await;
     assert_eq!((site.effects(PROBE).await, running.tally.handled()), (ids, 2));
     site.settled_info(PROBE).await;
+    running.stops().await;
+}
+
+/// It knows one filter at most, and sends the rest too.
+#[tokio::test]
+async fn an_older_broker_delivers_what_is_asked_for() {
+    let Some(nats) = NatsServer::old().await else { return };
+    let site = Site::with(TestServer::shared().await, nats).await;
+    let consumer = StreamConsumer::new(PROBE, Probe::plain()).unwrap().types(["order.*", "a.b"]).unwrap();
+    let events = (1..=30).map(|n| event_of(if n % 3 == 0 { "cart.filled" } else { "order.paid" }, n));
+    let ids = append(&site.db.producer(), events).await;
+    site.publish(&ids).await;
+    let orders: Vec<_> = ids.iter().enumerate().filter(|(at, _)| at % 3 != 2).map(|(_, id)| *id).collect();
+    let running = Running::start(site.runtime_of(consumer, quick()));
+    site.handles(PROBE, &orders).await;
+    assert_eq!(site.settled_info(PROBE).await.num_redelivered, 0);
     running.stops().await;
 }

@@ -46,7 +46,11 @@ impl Site {
     }
 
     pub(super) async fn on(server: &TestServer) -> Self {
-        let (db, nats) = tokio::join!(TestDb::on(server), NatsServer::start());
+        Self::with(server, NatsServer::start().await).await
+    }
+
+    pub(super) async fn with(server: &TestServer, nats: NatsServer) -> Self {
+        let db = TestDb::on(server).await;
         sqlx::query(EFFECTS).execute(&db.app()).await.unwrap();
         let broker = Broker::new(BrokerConfig::new(nats.url()));
         let settings = StreamSettings::default();
