@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::PullConsumer;
 use futures_util::StreamExt;
 use seqline_nats::consumer::StreamConsumer;
+use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, Role, TestServer, eventually};
 use sqlx::postgres::PgPoolOptions;
 
@@ -204,12 +205,46 @@ async fn a_stream_that_lost_its_end_is_read_again() {
     site.settled_info(PROBE).await;
     running.stops().await;
     site.nats.stop().await;
-    // The messages are lost, and what is published takes their numbers.
     site.nats.restore_store(&copy);
     site.nats.restart().await;
     let last = site.feed(10..=12).await;
     let running = site.start(PROBE, Probe::plain());
     ids.extend(&last);
+    site.handles(PROBE, &ids).await;
+    running.stops().await;
+}
+
+/// The broker has an older copy of the messages, and knows what was delivered of those that are lost. What is published takes their numbers. Newer
+/// brokers find that out themselves when they start.
+#[tokio::test]
+async fn a_stream_that_lost_more_than_its_consumer_knows_is_read_anew() {
+    let Some(nats) = NatsServer::old().await else { return };
+    let mut site = Site::with(TestServer::shared().await, nats).await;
+    let mut ids = site.feed(1..=4).await;
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    site.settled_info(PROBE).await;
+    running.stops().await;
+    site.nats.stop().await;
+    let copy = site.nats.copy_store();
+    site.nats.restart().await;
+    ids.extend(site.feed(5..=9).await);
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    site.settled_info(PROBE).await;
+    running.stops().await;
+    site.nats.stop().await;
+    let delivered = site.nats.store_dir().join("jetstream/$G/streams/EVENTS/obs");
+    let kept = tempfile::tempdir().unwrap();
+    std::fs::rename(&delivered, kept.path().join("obs")).unwrap();
+    site.nats.restore_store(&copy);
+    std::fs::remove_dir_all(&delivered).unwrap();
+    std::fs::rename(kept.path().join("obs"), &delivered).unwrap();
+    site.nats.restart().await;
+    ids.extend(site.feed(10..=12).await);
+    assert_eq!(site.stream().await.cached_info().state.last_sequence, 7);
+    assert_eq!(site.info(PROBE).await.delivered.stream_sequence, 9);
+    let running = site.start(PROBE, Probe::plain());
     site.handles(PROBE, &ids).await;
     running.stops().await;
 }
