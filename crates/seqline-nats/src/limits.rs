@@ -82,3 +82,6 @@ pub(crate) const CROWDED_AFTER: u32 = 3;
 
 /// How many are published so before the usual way is tried again.
 pub(crate) const SINGLY_AT_ONCE: usize = 100;
+
+/// How often a relay says in the log of the process that it met something of a kind. The row counts all of it.
+pub(crate) const INCIDENT_LOG_INTERVAL: Duration = Duration::from_secs(60);

@@ -28,7 +28,7 @@
 //! | `link` | makes messages, and the connection over which they go |
 //! | `source` | reads the log, writes the row |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,7 +39,9 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::broker::Broker;
-use crate::limits::{BATCH_MAX, RELAY_WINDOW_BYTES_MAX, RELAY_WINDOW_MAX, RESYNC_PAUSE, STOP_PATIENCE};
+use crate::limits::{
+    BATCH_MAX, INCIDENT_LOG_INTERVAL, RELAY_WINDOW_BYTES_MAX, RELAY_WINDOW_MAX, RESYNC_PAUSE, STOP_PATIENCE,
+};
 use crate::store::relay as store;
 use crate::stream::StreamSettings;
 use cursor::{Cursor, Told};
@@ -182,6 +184,8 @@ pub struct Relay {
     facts_at: Option<Duration>,
     /// The stream was made, or found to be as it should be.
     ensured: bool,
+    /// When it last said that it met something of a kind.
+    said: BTreeMap<&'static str, Duration>,
     /// What was met and is not recorded yet.
     to_tell: Vec<store::Incident>,
     /// Places of the stream up to here were told of, or are about to be.
@@ -248,6 +252,7 @@ impl Relay {
             settled_at: None,
             facts_at: None,
             ensured: false,
+            said: BTreeMap::new(),
             to_tell: Vec::new(),
             noted_to: 0,
             republish_to: 0,
@@ -454,15 +459,19 @@ impl Relay {
         if due { self.save().await } else { Ok(()) }
     }
 
-    /// Records what was met, and says so.
-    async fn note(&self, incident: store::Incident) -> Result<(), RelayError> {
-        tracing::warn!(
-            relay = %self.config.name, kind = incident.kind, count = incident.count,
-            first_position = incident.positions.map(|(first, _)| first),
-            last_position = incident.positions.map(|(_, last)| last),
-            stream_seq = incident.stream_seq,
-            "the relay met something that should not be"
-        );
+    /// Records what was met, and says so: not each time, where somebody does it again and again.
+    async fn note(&mut self, incident: store::Incident) -> Result<(), RelayError> {
+        let store::Incident { kind, count, positions, stream_seq } = incident;
+        let now = self.clock.elapsed();
+        let said = self.said.get(kind).is_some_and(|at| now.saturating_sub(*at) < INCIDENT_LOG_INTERVAL);
+        if !said {
+            self.said.insert(kind, now);
+            tracing::warn!(
+                relay = %self.config.name, kind, count, stream_seq,
+                first_position = positions.map(|(first, _)| first), last_position = positions.map(|(_, last)| last),
+                "the relay met something that should not be"
+            );
+        }
         let name = &self.config.name;
         self.source.ask(async |connection| store::note(connection, name, &incident).await).await
     }
