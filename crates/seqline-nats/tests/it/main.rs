@@ -2,6 +2,7 @@
 
 mod broker;
 mod consumer;
+mod logged;
 mod operate;
 mod relay;
 mod service;

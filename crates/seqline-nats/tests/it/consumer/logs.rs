@@ -1,57 +1,10 @@
 //! What the log says: counts and names, and nothing of what events say.
 
-use std::io;
-use std::sync::{Arc, Mutex};
-
 use seqline_nats::consumer::{Recorder, StreamConsumer};
 use seqline_testkit::eventually;
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::support::*;
-
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Lines {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-
-    fn count(&self, words: &str) -> usize {
-        self.text().lines().filter(|line| line.contains(words)).count()
-    }
-}
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-/// Everything that is logged on this thread from now on, at every level. But for the client of the broker, which at its lowest writes down all
-/// that it reads.
-fn capture() -> (Lines, tracing::subscriber::DefaultGuard) {
-    let lines = Lines::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter("trace,async_nats=debug")
-        .with_ansi(false)
-        .with_writer(lines.clone())
-        .finish();
-    (lines, tracing::subscriber::set_default(subscriber))
-}
+use crate::logged::capture;
 
 #[tokio::test]
 async fn garbage_is_logged_once_and_no_payload_ever() {

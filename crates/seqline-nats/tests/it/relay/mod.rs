@@ -8,6 +8,7 @@ mod flow;
 mod foreign;
 mod history;
 mod limits;
+mod logs;
 mod loss;
 mod support;
 mod two;
