@@ -65,7 +65,11 @@ impl Runtime {
         if is_beyond(&info, &link.stream).await? {
             return Ok(None);
         }
-        let stream_seq = info.ack_floor.stream_sequence;
+        // With nothing in hand all that was delivered is settled, also where the floor stays behind messages that the broker gave up.
+        let stream_seq = match info.num_ack_pending {
+            0 => info.delivered.stream_sequence.max(info.ack_floor.stream_sequence),
+            _ => info.ack_floor.stream_sequence,
+        };
         let (at, behind) = around(&link.stream, stream_seq).await?;
         Ok(Some(Floor { stream_seq, stream_created: link.stream_created, at, behind }))
     }

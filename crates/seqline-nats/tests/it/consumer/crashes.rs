@@ -22,7 +22,6 @@ const BARRIER: i64 = 73_101;
 fn config() -> seqline_nats::consumer::StreamConsumerConfig {
     let mut config = quick();
     config.ack_wait = Duration::from_secs(2);
-    config.batch = 5;
     config
 }
 
@@ -115,7 +114,7 @@ async fn is_stuck(site: &Site) {
     .await;
 }
 
-/// More often than handlers may fail.
+/// More often than handlers may fail, and all of them each time.
 #[tokio::test]
 async fn processes_that_are_killed_right_after_a_fetch_lose_nothing() {
     let site = Site::new().await;

@@ -141,6 +141,22 @@ async fn a_broker_that_is_killed_and_comes_back_loses_nothing() {
     running.stops().await;
 }
 
+/// Its connections stay, and nothing comes over them.
+#[tokio::test]
+async fn a_broker_that_says_nothing_for_a_while_loses_nothing() {
+    let mut site = Site::new().await;
+    let mut ids = site.feed(1..=30).await;
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    site.nats.pause();
+    eventually(DEADLINE, "it is noticed", async || running.tally.failures() > 0).await;
+    site.nats.resume();
+    ids.extend(site.feed(31..=60).await);
+    site.handles(PROBE, &ids).await;
+    site.settled_info(PROBE).await;
+    running.stops().await;
+}
+
 #[tokio::test]
 async fn it_starts_without_a_broker_and_begins_when_there_is_one() {
     let mut site = Site::new().await;
@@ -158,7 +174,9 @@ async fn a_consumer_that_was_deleted_at_the_broker_is_made_again() {
     let site = Site::new().await;
     let mut ids = site.feed(1..=30).await;
     let probe = Probe::plain();
-    let running = site.start(PROBE, probe.clone());
+    let mut config = quick();
+    config.reconcile_interval = Duration::from_secs(3600);
+    let running = Running::start(site.runtime(PROBE, probe.clone(), config));
     site.handles(PROBE, &ids).await;
     site.settled_info(PROBE).await;
     site.stream().await.delete_consumer(PROBE).await.unwrap();
