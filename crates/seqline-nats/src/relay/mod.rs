@@ -329,7 +329,7 @@ impl Relay {
     }
 
     async fn pass(&mut self, stop: &CancellationToken) -> Result<Drained, RelayError> {
-        let done = self.publish_what_is_there(stop).await;
+        let done = Box::pin(self.publish_what_is_there(stop)).await;
         self.conclude(&done).await;
         done
     }
@@ -344,7 +344,7 @@ impl Relay {
             self.look_now_and_then().await?;
             let link = match self.link.take() {
                 Some(link) if link.is_connected() && self.is_where_it_was(&link).await? => link,
-                _ => self.recover(stop).await?,
+                _ => Box::pin(self.recover(stop)).await?,
             };
             if let Some(head) = self.send(link, stop).await? {
                 return Ok(self.drained(before, head));

@@ -44,6 +44,30 @@ async fn a_handler_that_always_fails_runs_five_times_and_others_go_on_meanwhile(
     again.stops().await;
 }
 
+/// What one of them has read as due the other one may have tried meanwhile.
+#[tokio::test]
+async fn two_instances_try_an_event_that_fails_as_often_as_one() {
+    let site = Site::new().await;
+    site.feed(1..=40).await;
+    let probe = Probe::acting(|_, context| {
+        Box::pin(async {
+            sqlx::query("SELECT pg_sleep(0.003)").execute(context.connection()).await?;
+            Err("refused".into())
+        })
+    });
+    let mut config = quick();
+    config.retry_backoff = Duration::from_millis(1);
+    config.retry_backoff_cap = Duration::from_millis(1);
+    config.idle_pause = Duration::from_millis(1);
+    let running = [(); 2].map(|()| Running::start(site.runtime(PROBE, probe.clone(), config.clone())));
+    eventually(DEADLINE, "all are given up", async || site.dead_letters(PROBE).await.len() >= 40).await;
+    for running in running {
+        running.stops().await;
+    }
+    let often: Vec<i64> = (1..=40).filter(|n| probe.calls_for(*n) != 5).collect();
+    assert_eq!((often, site.dead_letters(PROBE).await.len()), (vec![], 40));
+}
+
 #[tokio::test]
 async fn an_attempt_says_which_it_is_and_a_success_ends_it() {
     let site = Site::new().await;
