@@ -1,6 +1,7 @@
 //! `/metrics` of a server, over a real database.
 
 use seqline::access::PrincipalKind;
+use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{Role, TestDb};
 
 use crate::agents::agent;
@@ -101,8 +102,8 @@ async fn jobs_and_rounds_are_counted() {
 async fn every_metric_that_is_shown_is_in_the_catalogue_and_has_its_attributes_only() {
     use seqline_server::metrics::catalogue::{METRICS, label};
 
-    let db = server_db().await;
-    let server = Worker::start(quick(server(&db, "all"))).await;
+    let (db, nats) = (server_db().await, NatsServer::start().await);
+    let server = Worker::start(quick(server(&db, "all")).env("SEQLINE_NATS_URL", nats.url())).await;
     append(&db.app(), [1]).await;
     agent(&db, "billing", PrincipalKind::Agent).await;
     let mut app = db.connect(Role::App).await;
@@ -117,16 +118,27 @@ async fn every_metric_that_is_shown_is_in_the_catalogue_and_has_its_attributes_o
     server.shows("seqline_log_head", 1.0).await;
     server.shows("seqline_event_fanout_lag_seconds_count", 1.0).await;
     server.shows("seqline_jobs_count{seqline_job_state=\"completed\"}", 1.0).await;
+    server.shows("seqline_relay_backlog{seqline_relay_name=\"jetstream\"}", 0.0).await;
+    server.shows("seqline_stream_messages{seqline_stream_name=\"EVENTS\"}", 1.0).await;
+    server.shows("seqline_stream_consumer_pending{seqline_stream_consumer_name=\"recorder\"}", 0.0).await;
+    server
+        .shows("seqline_stream_consumer_dead_letters{seqline_stream_consumer_name=\"recorder\"}", 0.0)
+        .await;
     let (_, text) = server.get("/metrics").await;
     let names = names(&text);
     let known = |name: &&str| METRICS.iter().any(|metric| metric.prometheus_name() == **name);
     let unknown: Vec<_> = names.iter().filter(|name| !known(name)).collect();
     assert!(unknown.is_empty(), "not in the catalogue: {unknown:?}");
-    // All but what is only there when something is wrong.
+    const WITH_TROUBLE: [&str; 4] = [
+        "seqline_retention_hold_remaining_seconds",
+        "seqline_relay_stalled",
+        "seqline_relay_incidents",
+        "seqline_relay_failures_total",
+    ];
     let absent: Vec<String> = METRICS
         .iter()
         .map(|metric| metric.prometheus_name())
-        .filter(|name| !names.contains(&name.as_str()) && name != "seqline_retention_hold_remaining_seconds")
+        .filter(|name| !names.contains(&name.as_str()) && !WITH_TROUBLE.contains(&name.as_str()))
         .collect();
     assert_eq!(absent, [""; 0], "not shown in:\n{text}");
     for line in text.lines().filter(|line| !line.starts_with('#')) {
