@@ -6,7 +6,10 @@ use std::time::Duration;
 
 use seqline::{NewEvent, Payload};
 use seqline_nats::broker::{Broker, BrokerConfig};
+use seqline_nats::consumer::{Recorder, Runtime, StreamConsumer, StreamConsumerConfig};
 use seqline_nats::relay::{Relay, RelayConfig};
+use seqline_nats::report::report;
+use seqline_nats::stream::StreamSettings;
 use seqline_nats::{Clock, stream};
 use seqline_testkit::nats::{NatsOptions, NatsServer};
 use seqline_testkit::{Role, TestDb, eventually};
@@ -98,6 +101,43 @@ async fn it_needs_no_more_than_the_guide_says_and_has_each_effect_once_after_kil
     eventually(SOON, "all receipts", async || receipts(&mut admin).await.len() >= due.len()).await;
     assert_eq!(receipts(&mut admin).await, due);
     admin.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_and_its_command_need_no_more_than_the_guide_says() {
+    let (db, server) = tokio::join!(TestDb::new(), NatsServer::with(options()));
+    let mut config = BrokerConfig::new(url(&server, "relay"));
+    // What is not allowed is not answered.
+    config.request_timeout = Duration::from_secs(2);
+    let broker = Broker::new(config);
+    append(&db, 0..10).await;
+    let mut relay = Relay::new(db.app_pool(2), broker.clone(), RelayConfig::default(), Clock::system());
+    relay.drain_once().await.unwrap();
+
+    let recorder = || {
+        let consumer = StreamConsumer::new(Recorder::NAME, Recorder).unwrap();
+        let (stream, mut config) = (StreamSettings::default(), StreamConsumerConfig::default());
+        // One that is acknowledged by nobody would come again.
+        config.ack_wait = Duration::from_secs(1);
+        Runtime::new(db.app_pool(2), broker.clone(), stream, consumer, config, Clock::system())
+    };
+    let runtime = recorder();
+    let mut handled = 0;
+    eventually(SOON, "all of them are recorded", async || {
+        handled += runtime.poll_once().await.unwrap().handled;
+        handled == 10
+    })
+    .await;
+    let first =
+        || async { report(&broker, "EVENTS").await.unwrap().expect("it is there").consumers.remove(0) };
+    eventually(SOON, "the broker knows", async || first().await.ack_floor == 10).await;
+    let seen = first().await;
+    assert_eq!((seen.name.as_str(), seen.pending, seen.ack_pending), (Recorder::NAME, 0, 0));
+
+    // Where a stream has lost what was delivered it begins anew, which takes another right.
+    let context = broker.jetstream().await.unwrap();
+    assert!(context.delete_consumer_from_stream(Recorder::NAME, "EVENTS").await.unwrap().success);
+    assert_eq!(recorder().poll_once().await.unwrap().duplicates, 10);
 }
 
 #[tokio::test]
