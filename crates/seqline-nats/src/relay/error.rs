@@ -6,6 +6,22 @@ use super::answer::code;
 use crate::broker::BrokerError;
 use crate::stream::StreamError;
 
+/// All that can keep a relay from going on, and not only for a moment, by [name](RelayError::kind).
+pub const STALLED_BY: [&str; 12] = [
+    "broker_unreachable",
+    "login_refused",
+    "settings",
+    "stream_refused",
+    "stream_mismatch",
+    "stream_full",
+    "broker_storage",
+    "refused",
+    "broker_limit_too_low",
+    "atomic_batches_unsupported",
+    "history_unsettled",
+    "histories_differ",
+];
+
 /// Why a pass of a relay ended before everything was published. Nothing is lost by it: the next pass looks where the stream is, and goes on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -127,32 +143,10 @@ impl RelayError {
     }
 
     /// Whether it keeps the relay from going on, and not only for a moment: what is recorded as `stalled_by`. A database that is away cannot
-    /// be told.
+    /// be told, and a limit of the broker that was changed a moment ago is found out with everything else.
     #[must_use]
     pub fn stalls(&self) -> bool {
-        match self {
-            // The limit was changed a moment ago: what fits is found out with everything else.
-            Self::Refused(code::TOO_MANY | code::TOO_LARGE) => false,
-            Self::Stream(_)
-            | Self::NoRoom(_)
-            | Self::Refused(_)
-            | Self::HistoriesDiffer { .. }
-            | Self::HistoryUnsettled(_)
-            | Self::LimitTooLow { .. }
-            | Self::AtomicBatchesUnsupported(_) => true,
-            Self::Database(_)
-            | Self::Log(_)
-            | Self::ConnectionLost
-            | Self::Unacknowledged
-            | Self::NoStream
-            | Self::Conflict
-            | Self::Unreadable
-            | Self::Unread
-            | Self::HeldElsewhere
-            | Self::Replaced
-            | Self::HistoryChanged
-            | Self::Stopping => false,
-        }
+        STALLED_BY.contains(&self.kind())
     }
 
     /// Whether another process may reach the broker where this one cannot.

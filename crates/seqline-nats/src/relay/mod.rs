@@ -49,7 +49,7 @@ use link::Link;
 use pace::{Adaptation, Backoff};
 use source::Source;
 
-pub use error::RelayError;
+pub use error::{RelayError, STALLED_BY};
 pub use tally::{RelayTally, StreamFacts};
 
 mod answer;

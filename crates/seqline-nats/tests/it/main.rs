@@ -7,3 +7,4 @@ mod operate;
 mod relay;
 mod service;
 mod stream;
+mod words;
