@@ -458,8 +458,8 @@ pub struct HealthcheckArgs {
 #[derive(Debug, Args)]
 pub struct ServeArgs {
     /// api: answer the API; worker: hand every event to the consumers, exactly once, and run the server's own
-    /// jobs; all: both; relay: only copy the log into a stream of a broker, which worker and all do too where a
-    /// broker is given
+    /// jobs; all: both; relay: copy the log into a stream of a broker, and run the built-in consumer of it, both of
+    /// which worker and all do too where a broker is given
     #[arg(long, value_enum, default_value = "all", hide_possible_values = true)]
     pub role: ServeRole,
     /// All settings.

@@ -47,7 +47,7 @@ pub struct WalkArgs {
     /// Die between the commit and the acknowledgement of the last event
     #[arg(long)]
     pub kill_before_ack: bool,
-    /// Go on as this consumer, which an earlier walk has named; without it a new one is made
+    /// Go on as this consumer, which an earlier walk has named, and wait up to 45s for what it had not acknowledged; without it a new one is made
     #[arg(long, value_name = "NAME")]
     pub resume: Option<String>,
     /// Where a new one begins: with all that the stream holds, or with what comes
