@@ -81,3 +81,28 @@ async fn a_message_ahead_of_the_log_stays_in_hand_until_the_database_is_there() 
     site.handles(PROBE, &[ids[0], id]).await;
     running.stops().await;
 }
+
+/// The ledger and the effects are those of the backup, and the broker has heard of all that was handled since.
+#[tokio::test]
+async fn what_was_handled_after_the_backup_is_handled_again_from_the_log() {
+    let site = Site::new().await;
+    let mut ids = site.feed(1..=5).await;
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    eventually(DEADLINE, "the log is compared", async || site.reconciled_to(PROBE).await == 5).await;
+    site.settled_info(PROBE).await;
+    running.stops().await;
+    let of_the_backup = "DELETE FROM seqline.consumed_events c USING public.effects e
+            WHERE e.event_id = c.event_id AND e.position > 3;
+        DELETE FROM public.effects WHERE position > 3;
+        UPDATE seqline.stream_consumers SET reconciled_to = 3";
+    sqlx::raw_sql(of_the_backup).execute(&site.db.admin()).await.unwrap();
+    finalizes(&site).await;
+
+    let running = site.start(PROBE, Probe::plain());
+    ids.extend(site.feed(6..=6).await);
+    site.handles(PROBE, &ids).await;
+    eventually(DEADLINE, "the log is compared", async || site.reconciled_to(PROBE).await == 6).await;
+    assert_eq!((running.tally.dropped(), site.retries(PROBE).await), (2, 0));
+    running.stops().await;
+}
