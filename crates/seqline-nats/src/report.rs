@@ -9,6 +9,7 @@ use futures_util::TryStreamExt;
 use time::OffsetDateTime;
 
 use crate::broker::Broker;
+use crate::consumer::durable;
 use crate::limits::CONSUMERS_REPORTED_MAX;
 use crate::stream::{StreamError, info};
 
@@ -78,6 +79,8 @@ pub struct ConsumerReport {
     pub ack_wait: Duration,
     /// The number in the stream up to which everything is acknowledged.
     pub ack_floor: u64,
+    /// When it was given a message last; `None` when it never was, or the broker has started since.
+    pub delivered_at: Option<OffsetDateTime>,
 }
 
 /// Asks for a stream and its consumers, at most a thousand of them. `None` when there is no such stream. Cancel safe: nothing is changed.
@@ -101,6 +104,22 @@ pub async fn report(broker: &Broker, name: &str) -> Result<Option<StreamReport>,
     }
     consumers.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(Some(StreamReport { consumers, more_consumers, ..StreamReport::of(info) }))
+}
+
+/// Asks for one consumer of a stream. `None` when there is no such consumer, or no such stream. Cancel safe: nothing is changed.
+///
+/// # Errors
+///
+/// [`StreamError`] when the broker cannot be asked.
+pub async fn consumer_report(
+    broker: &Broker,
+    stream: &str,
+    name: &str,
+) -> Result<Option<ConsumerReport>, StreamError> {
+    let silent = || StreamError::Silent(stream.to_owned());
+    let stream = broker.jetstream().await?.get_stream_no_info(stream).await.map_err(|_| silent())?;
+    let found = durable::info(&stream, name).await.map_err(|_| silent())?;
+    Ok(found.map(ConsumerReport::of))
 }
 
 /// The payload of a message, if the stream is still the one that was made at this time, in nanoseconds since 1970, and has it. Asked of its leader.
@@ -182,6 +201,7 @@ impl ConsumerReport {
             max_ack_pending: bound(config.max_ack_pending),
             ack_wait: config.ack_wait,
             ack_floor: info.ack_floor.stream_sequence,
+            delivered_at: info.delivered.last_active,
         }
     }
 }

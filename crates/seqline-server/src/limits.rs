@@ -349,3 +349,7 @@ pub(crate) const WALK_RESUME_WAIT: Duration = Duration::from_secs(45);
 
 /// Rows of the ledger that are forgotten in one statement: a moment's work.
 pub(crate) const LEDGER_FORGOTTEN_AT_ONCE: u32 = 5000;
+
+/// How much later than `stream_consumer.ack_wait` a walk that goes on asks for what it had in hand: the broker looks through it now and then, and
+/// gives out what is new before that.
+pub(crate) const WALK_REDELIVERY_MARGIN: Duration = Duration::from_secs(1);

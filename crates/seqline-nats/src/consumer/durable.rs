@@ -107,7 +107,7 @@ pub(super) fn plan(
 }
 
 /// What the broker says of a consumer; none when there is none.
-pub(super) async fn info(stream: &Stream, name: &str) -> Result<Option<Info>, PassError> {
+pub(crate) async fn info<I>(stream: &Stream<I>, name: &str) -> Result<Option<Info>, PassError> {
     match stream.consumer_info(name).await {
         Ok(info) => Ok(Some(info)),
         Err(error) => match error.kind() {

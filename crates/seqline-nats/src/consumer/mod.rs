@@ -37,7 +37,7 @@
 mod config;
 mod decide;
 mod definition;
-mod durable;
+pub(crate) mod durable;
 mod effects;
 mod error;
 mod filters;

@@ -10,7 +10,11 @@ use nix::unistd::Pid;
 use seqline::Clock;
 use seqline::envelope::Envelope;
 use seqline_nats::broker::Broker;
-use seqline_nats::consumer::{Context, Handler, HandlerError, Runtime, StartAt, StreamConsumer};
+use seqline_nats::consumer::{
+    ConsumerTally, Context, Handler, HandlerError, Runtime, StartAt, StreamConsumer,
+};
+use seqline_nats::report::consumer_report;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::cli::{DatabaseArgs, WalkArgs, WalkFrom};
@@ -18,7 +22,7 @@ use crate::commands::asked_to_stop;
 use crate::config::Config;
 use crate::connect;
 use crate::failure::Failure;
-use crate::limits::{WALK_CONNECTIONS, WALK_RESUME_WAIT, WALK_WAIT};
+use crate::limits::{WALK_CONNECTIONS, WALK_REDELIVERY_MARGIN, WALK_RESUME_WAIT, WALK_WAIT};
 use crate::output::{self, count, grouped};
 
 /// Takes its time for an event, and says which it is.
@@ -59,6 +63,10 @@ pub(super) async fn run(
     // Each event is a transaction of its own, so that there is a moment after each.
     settings.batch = 1;
     let ack_wait = settings.ack_wait;
+    let owed = match &args.resume {
+        Some(name) => owed(broker, &config.stream.name, name).await?,
+        None => None,
+    };
     let runtime = Runtime::new(
         pool,
         broker.clone(),
@@ -73,22 +81,31 @@ pub(super) async fn run(
     };
     output::line(format!("consumer {name}: --resume {name} goes on as it"))?;
 
-    let tally = runtime.tally();
-    let patience = if args.resume.is_some() { WALK_RESUME_WAIT.max(ack_wait + WALK_WAIT) } else { WALK_WAIT };
-    let begun = clock.elapsed();
+    let (tally, begun) = (runtime.tally(), clock.elapsed());
+    let patience = if owed.is_some() { WALK_RESUME_WAIT.max(ack_wait + WALK_WAIT) } else { WALK_WAIT };
+    if let Some(owed) = &owed {
+        let wait = owed.wait(ack_wait, clock.now()).min(patience);
+        output::line(format!("waits for what it had in hand, {}", count(owed.events, "event")))?;
+        tokio::select! {
+            () = clock.sleep(wait) => {}
+            () = stop.cancelled() => return Err(interrupted()),
+        }
+    }
     let mut said = 0;
-    let mut done = 0;
-    while done < u64::from(args.limit) && clock.elapsed() - begun < patience + args.pause * args.limit {
+    let is_done = || {
+        let is_settled = owed.as_ref().is_none_or(|owed| owed.is_settled(&tally));
+        is_settled && tally.handled() + tally.duplicates() >= u64::from(args.limit)
+    };
+    while !is_done() && clock.elapsed() - begun < patience + args.pause * args.limit {
         let pass = tokio::select! {
             pass = runtime.poll_once() => pass,
-            () = stop.cancelled() => return Err(Failure::Interrupted("interrupted".to_owned())),
+            () = stop.cancelled() => return Err(interrupted()),
         };
         pass.map_err(|error| Failure::Unavailable(error.to_string()))?;
         if tally.duplicates() > said {
             said = tally.duplicates();
             output::line(format!("recognised {}: handled before, and acknowledged now", count(1, "event")))?;
         }
-        done = tally.handled() + tally.duplicates();
     }
     let (handled, known) = (tally.handled(), tally.duplicates());
     output::line(format!(
@@ -96,6 +113,40 @@ pub(super) async fn run(
         count(handled.try_into().unwrap_or(i64::MAX), "event"),
         grouped(known.try_into().unwrap_or(i64::MAX))
     ))
+}
+
+fn interrupted() -> Failure {
+    Failure::Interrupted("interrupted".to_owned())
+}
+
+/// What a walk had in hand when it ended, and the broker gives out again.
+struct Owed {
+    events: i64,
+    ack_wait: Duration,
+    delivered_at: Option<OffsetDateTime>,
+}
+
+async fn owed(broker: &Broker, stream: &str, name: &str) -> Result<Option<Owed>, Failure> {
+    let consumer = consumer_report(broker, stream, name).await?;
+    Ok(consumer.filter(|consumer| consumer.ack_pending > 0).map(|consumer| Owed {
+        events: i64::try_from(consumer.ack_pending).unwrap_or(i64::MAX),
+        ack_wait: consumer.ack_wait,
+        delivered_at: consumer.delivered_at,
+    }))
+}
+
+impl Owed {
+    /// How long the broker keeps it back from now on. Whoever asks earlier is given what is new.
+    fn wait(&self, ack_wait: Duration, now: OffsetDateTime) -> Duration {
+        let whole = self.ack_wait.max(ack_wait) + WALK_REDELIVERY_MARGIN;
+        let passed = self.delivered_at.map(|at| Duration::try_from(now - at).unwrap_or_default());
+        whole.saturating_sub(passed.unwrap_or_default())
+    }
+
+    /// Whether it has come again: recognised, or never committed.
+    fn is_settled(&self, tally: &ConsumerTally) -> bool {
+        tally.duplicates() > 0 || tally.redelivered() >= self.events.unsigned_abs()
+    }
 }
 
 /// Ends the process without a word to anybody when the last event is committed.
