@@ -12,6 +12,8 @@ CREATE TABLE seqline.stream_consumers (
     start_position bigint NOT NULL CHECK (start_position >= 0),
     -- The log up to here was compared with what it has handled.
     reconciled_to bigint NOT NULL CHECK (reconciled_to >= 0),
+    -- How many events comparing has found so far that the broker had dropped.
+    dropped bigint NOT NULL DEFAULT 0 CHECK (dropped >= 0),
     created_at timestamptz NOT NULL DEFAULT now(),
     updated_at timestamptz NOT NULL DEFAULT now()
 );
@@ -139,5 +141,39 @@ BEGIN
 END
 $$;
 
-REVOKE ALL ON FUNCTION seqline.refuse_dead_letter(text, text, text), seqline.settle_dead_letters(text, bigint[], boolean, boolean, text) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION seqline.settle_dead_letters(text, bigint[], boolean, boolean, text) TO seqline_app;
+-- Forgets a consumer that is out of use, with what it has to try again and what it gave up. What it has handled stays known for as long as it is
+-- kept anyway, so that one of the same name handles nothing twice; with p_handled that is forgotten too, in one statement. How much there is of it.
+CREATE FUNCTION seqline.forget_stream_consumer(p_name text, p_handled boolean, p_apply boolean, p_why text)
+RETURNS TABLE (stream text, retries bigint, dead_letters bigint)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM seqline.check_why(p_why, p_apply);
+    SELECT c.stream INTO stream FROM seqline.stream_consumers c WHERE c.name = p_name FOR UPDATE;
+    IF NOT FOUND THEN
+        PERFORM seqline.refuse_dead_letter('stream_consumer_unknown', 'there is no stream consumer of this name',
+            'One is there once it has reached its broker.');
+    END IF;
+    retries := (SELECT count(*) FROM seqline.stream_retries r WHERE r.consumer = p_name);
+    dead_letters := (SELECT count(*) FROM seqline.dead_letters d WHERE d.consumer = p_name);
+    IF p_apply IS TRUE THEN
+        DELETE FROM seqline.stream_consumers c WHERE c.name = p_name;
+        IF p_handled THEN
+            DELETE FROM seqline.consumed_events e WHERE e.consumer = p_name;
+        END IF;
+        INSERT INTO seqline.audit_log (action, subject, before, after, why)
+        VALUES ('streamconsumers.forget', p_name,
+            jsonb_build_object('stream', stream, 'retries', retries, 'dead_letters', dead_letters), '{}', p_why);
+    END IF;
+    RETURN NEXT;
+END
+$$;
+
+REVOKE ALL ON FUNCTION
+    seqline.refuse_dead_letter(text, text, text), seqline.settle_dead_letters(text, bigint[], boolean, boolean, text),
+    seqline.forget_stream_consumer(text, boolean, boolean, text)
+FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    seqline.settle_dead_letters(text, bigint[], boolean, boolean, text), seqline.forget_stream_consumer(text, boolean, boolean, text)
+TO seqline_app;
