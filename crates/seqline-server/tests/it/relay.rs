@@ -258,9 +258,19 @@ async fn found(db: &TestDb, more: &[&str]) -> Vec<(String, String)> {
     let report: Value = serde_json::from_str(&doctor.stdout).expect("it is JSON");
     let findings = report["findings"].as_array().expect("there are findings");
     let text = |finding: &Value, name: &str| finding[name].as_str().unwrap_or_default().to_owned();
-    let ours = ["relay", "relay_incidents", "dead_letters"];
+    let ours = ["relay", "relay_paused", "relay_incidents", "dead_letters"];
     let ours = findings.iter().filter(|finding| ours.contains(&finding["id"].as_str().unwrap_or_default()));
     ours.map(|finding| (text(finding, "id"), text(finding, "level"))).collect()
+}
+
+/// Where the doctor sends whoever reads of a relay.
+async fn section(db: &TestDb, more: &[&str]) -> String {
+    let doctor = on(db, Role::App, ["doctor", "--json"]).args(more).run().await;
+    let report: Value = serde_json::from_str(&doctor.stdout).expect("it is JSON");
+    let findings = report["findings"].as_array().expect("there are findings");
+    let relay = findings.iter().find(|finding| finding["id"] == "relay").expect("there is a relay");
+    let mut words = relay["advice"].as_str().expect("it says what to do").split(' ');
+    words.find(|word| word.starts_with("Relay")).expect("it names a section").to_owned()
 }
 
 fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
@@ -282,6 +292,10 @@ async fn the_doctor_warns_of_a_relay_that_is_late_or_stalled_of_incidents_and_of
         found(&db, &late).await == pairs(&[("relay", "warning")])
     })
     .await;
+    assert_eq!(section(&db, &late).await, "RelayBehind");
+    run_sql(&mut app, "UPDATE seqline.relay_cursors SET paused_at = now()").await;
+    assert_eq!(found(&db, &[]).await, pairs(&[("relay", "ok"), ("relay_paused", "warning")]));
+    run_sql(&mut app, "UPDATE seqline.relay_cursors SET paused_at = NULL").await;
     run_sql(
         &mut app,
         "UPDATE seqline.relay_cursors SET position = 5, stalled_by = 'stream_full', stalled_since = now();
@@ -291,6 +305,7 @@ async fn the_doctor_warns_of_a_relay_that_is_late_or_stalled_of_incidents_and_of
     .await;
     let expected = [("relay", "warning"), ("relay_incidents", "warning"), ("dead_letters", "ok")];
     assert_eq!(found(&db, &[]).await, pairs(&expected));
+    assert_eq!(section(&db, &[]).await, "RelayStalled");
     run_sql(
         &mut app,
         "INSERT INTO seqline.dead_letters (consumer, reason, stream, stream_created, stream_seq, attempts)

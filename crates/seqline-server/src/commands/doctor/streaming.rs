@@ -32,14 +32,27 @@ fn of_relay(relay: &RelayStatus, now: OffsetDateTime, thresholds: &Thresholds) -
     let old =
         age.map_or_else(String::new, |age| format!(", the first {} old", seconds(age.as_seconds_f64())));
     let standing = format!("{name}: {}; {behind} behind{old}", state(relay));
-    if is_late || relay.stalled_by.is_some() {
+    if relay.stalled_by.is_some() {
         findings.push(warning(
             ID,
             standing,
             "seqline relay status, and the section RelayStalled of the runbook, say what to do",
         ));
+    } else if is_late {
+        findings.push(warning(
+            ID,
+            standing,
+            "seqline relay status, and the section RelayBehind of the runbook, say what to do",
+        ));
     } else {
         findings.push(ok(ID, standing));
+    }
+    if relay.paused_since.is_some() {
+        findings.push(warning(
+            "relay_paused",
+            format!("paused: {name}"),
+            "seqline relay resume NAME --yes when it shall go on: until then nothing gets into its stream, and retention waits",
+        ));
     }
     if !relay.incidents.is_empty() {
         let kinds: Vec<String> =
