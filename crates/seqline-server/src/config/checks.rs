@@ -230,9 +230,9 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         name: "relay_poll_below_lease",
         keys: &["relay.poll_interval", "relay.lease"],
-        rule: "has to be less than",
-        why: "it renews its lease between two looks",
-        holds: |config| config.relay.poll_interval < config.relay.lease,
+        rule: "must not be more than a third of",
+        why: "it renews its lease between two looks, and one of them can be late",
+        holds: |config| config.relay.poll_interval <= config.relay.lease / 3,
     },
     Check {
         name: "relay_poll_below_its_alert",

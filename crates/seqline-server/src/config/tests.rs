@@ -10,6 +10,7 @@ use super::schema::{KEYS, Key};
 use super::values::duration_text;
 use super::*;
 
+mod checks;
 mod kinds;
 mod streaming;
 
@@ -336,43 +337,6 @@ fn a_filter_is_a_list_of_texts_and_an_empty_one_is_everything() {
 }
 
 #[test]
-fn a_filter_that_breaks_a_rule_is_refused_with_the_rule_and_its_key() {
-    for value in ["[\"Order\"]", "[\"order\"]", "[\"order.created\", \"order*\"]"] {
-        assert_eq!(
-            problems(&format!("recorder.types = {value}"), &[]),
-            [
-                "seqline.toml line 1: recorder.types: a filter by type takes types such as order.created, or beginnings of types such as order.*"
-            ],
-            "{value}"
-        );
-    }
-    let long = "z".repeat(129);
-    for value in ["a,,b", ",", long.as_str(), "a\tb\u{7}"] {
-        assert_eq!(
-            problems("", &[("SEQLINE_RECORDER__RESOURCE_KINDS", value)]),
-            [
-                "SEQLINE_RECORDER__RESOURCE_KINDS: recorder.resource_kinds: a filter by resource kind has a value that is empty, too long or has a control character"
-            ],
-            "{value}"
-        );
-    }
-    let many = ["a"; 101].join(",");
-    assert_eq!(
-        problems("", &[("SEQLINE_RECORDER__CHANNELS", &many)]),
-        ["SEQLINE_RECORDER__CHANNELS: recorder.channels: a filter by channel has more than 100 values"]
-    );
-    for value in ["\"order.created\"", "5", "[5]", "[\"a.b\", 5]", "[[\"a.b\"]]", "{}", "true"] {
-        assert_eq!(
-            problems(&format!("recorder.types = {value}"), &[]),
-            [
-                "seqline.toml line 1: recorder.types: expected a list of texts, up to 100 values of 1 to 128 characters"
-            ],
-            "{value}"
-        );
-    }
-}
-
-#[test]
 fn what_is_unknown_is_refused_with_what_was_meant() {
     let text = "[consumer]\nbatch_sise = 1\npolling = \"1s\"\nevent_retention = \"1d\"\nA_Secret = 1\n\n[consumr]\nbatch_size = 1\n\n[smtp]\nhost = \"x\"\n";
     assert_eq!(
@@ -434,41 +398,6 @@ fn what_is_not_toml_is_placed_and_nothing_else_of_the_file_is_said() {
         problems("[consumer]\n[consumer]\n", &[]),
         ["seqline.toml line 2: this is not TOML, or it is there a second time"]
     );
-}
-
-/// For each check values at its edge: those that just pass, and those that just do not.
-#[test]
-fn every_check_is_sharp_and_its_message_names_keys_and_no_values() {
-    let of_texts =
-        |check: &&Check| ["auth.", "nats."].iter().any(|section| check.keys[0].starts_with(section));
-    for check in CHECKS.iter().filter(|check| !of_texts(check)) {
-        let [low, high] = [check.keys[0], check.keys[1]].map(|name| Key::find(name).unwrap());
-        let allows_equal = check.rule == "must not be more than";
-        assert!(allows_equal || check.rule == "has to be less than", "{}", check.rule);
-        let is_number = low.default_text().parse::<u32>().is_ok();
-        let text =
-            |value: u32| if is_number { (50 + value / 10 - 500).to_string() } else { format!("{value}ms") };
-        for (value, passes) in [(4990, true), (5000, allows_equal), (5010, false)] {
-            let mut config = Config::default();
-            assert_eq!(high.set_text(&mut config, &text(5000)), Ok(()), "{}", high.name);
-            assert_eq!(low.set_text(&mut config, &text(value)), Ok(()), "{}", low.name);
-            assert_eq!((check.holds)(&config), passes, "{} at {value}", check.name);
-        }
-        let expected = format!("{} {} {} (check {})", low.name, check.rule, high.name, check.name);
-        let problem = Problem::Check { name: check.name, keys: check.keys, rule: check.rule };
-        assert_eq!(problem.to_string(), expected);
-    }
-}
-
-#[test]
-fn a_check_is_not_made_of_values_that_were_refused() {
-    let retention = "SEQLINE_SYNC__EVENT_RETENTION";
-    let alert = "SEQLINE_CONSUMER__PENDING_ALERT_AFTER";
-    // Retention is known, so what else it does not fit is told.
-    let found = problems("", &[(retention, "10min"), (alert, "soon")]);
-    assert!(found.len() == 3 && found[1].ends_with("(check agent_alert_below_retention)"), "{found:?}");
-    assert!(found[2].ends_with("(check maintenance_below_retention)"), "{found:?}");
-    assert_eq!(problems("", &[(retention, "soon"), (alert, "40d")]).len(), 1);
 }
 
 #[test]

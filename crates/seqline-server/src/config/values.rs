@@ -54,10 +54,10 @@ pub(super) fn switch(given: Given<'_>) -> Option<bool> {
     Some(on)
 }
 
-/// Which of the names it is.
+/// Which of the names it is, in any case.
 pub(super) fn choice(given: Given<'_>, names: &[&str]) -> Option<usize> {
     let Given::Text(text) = given else { return None };
-    names.iter().position(|name| *name == text.trim())
+    names.iter().position(|name| name.eq_ignore_ascii_case(text.trim()))
 }
 
 /// An address and no name: a name can become another address between two starts.

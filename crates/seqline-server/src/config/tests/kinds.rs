@@ -58,13 +58,22 @@ fn the_rules_for_another_history_are_those_of_the_library() {
 
 #[test]
 fn a_choice_is_one_of_its_names() {
-    for (value, choice) in
-        [("refuse", OnChange::Refuse), ("new_epoch", OnChange::NewEpoch), (" accept ", OnChange::Accept)]
-    {
+    for (value, choice) in [
+        ("refuse", OnChange::Refuse),
+        ("new_epoch", OnChange::NewEpoch),
+        (" accept ", OnChange::Accept),
+        ("Accept", OnChange::Accept),
+    ] {
         let config = loaded("", &[("SEQLINE_EPOCH__ON_CHANGE", value)]).unwrap();
         assert_eq!(config.epoch.on_change, choice);
     }
-    for value in ["Refuse", "new-epoch", "x"] {
+    for value in ["off", "OFF", "Off"] {
+        let config =
+            loaded(&format!("stream_consumer.recorder = \"{value}\""), &[("SEQLINE_RELAY__MODE", value)]);
+        let config = config.unwrap();
+        assert_eq!((config.relay.mode, config.stream_consumer.recorder), (Runs::Off, Runs::Off), "{value}");
+    }
+    for value in ["Refused", "new-epoch", "x"] {
         assert_eq!(
             problems(&format!("epoch.on_change = \"{value}\""), &[]),
             ["seqline.toml line 1: epoch.on_change: expected one of refuse, new_epoch, accept"]
@@ -279,4 +288,41 @@ fn the_schema_for_editors_has_every_key_with_its_kind_and_default() {
     assert_eq!(count, KEYS.len());
     assert_eq!(schema["properties"]["consumer"]["properties"]["batch_size"]["maximum"], 10_000);
     assert_eq!(schema["properties"]["epoch"]["properties"]["on_change"]["enum"][1], "new_epoch");
+}
+
+#[test]
+fn a_filter_that_breaks_a_rule_is_refused_with_the_rule_and_its_key() {
+    for value in ["[\"Order\"]", "[\"order\"]", "[\"order.created\", \"order*\"]"] {
+        assert_eq!(
+            problems(&format!("recorder.types = {value}"), &[]),
+            [
+                "seqline.toml line 1: recorder.types: a filter by type takes types such as order.created, or beginnings of types such as order.*"
+            ],
+            "{value}"
+        );
+    }
+    let long = "z".repeat(129);
+    for value in ["a,,b", ",", long.as_str(), "a\tb\u{7}"] {
+        assert_eq!(
+            problems("", &[("SEQLINE_RECORDER__RESOURCE_KINDS", value)]),
+            [
+                "SEQLINE_RECORDER__RESOURCE_KINDS: recorder.resource_kinds: a filter by resource kind has a value that is empty, too long or has a control character"
+            ],
+            "{value}"
+        );
+    }
+    let many = ["a"; 101].join(",");
+    assert_eq!(
+        problems("", &[("SEQLINE_RECORDER__CHANNELS", &many)]),
+        ["SEQLINE_RECORDER__CHANNELS: recorder.channels: a filter by channel has more than 100 values"]
+    );
+    for value in ["\"order.created\"", "5", "[5]", "[\"a.b\", 5]", "[[\"a.b\"]]", "{}", "true"] {
+        assert_eq!(
+            problems(&format!("recorder.types = {value}"), &[]),
+            [
+                "seqline.toml line 1: recorder.types: expected a list of texts, up to 100 values of 1 to 128 characters"
+            ],
+            "{value}"
+        );
+    }
 }
