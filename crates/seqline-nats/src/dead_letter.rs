@@ -101,6 +101,10 @@ impl From<CountRow> for DeadLetterCount {
 pub struct ConsumerBacklog {
     /// Its name.
     pub consumer: String,
+    /// The stream that it reads.
+    pub stream: String,
+    /// How many events were found so far, by comparing the log with what was handled, that the broker had dropped.
+    pub dropped: i64,
     /// How many events it has to try again.
     pub retries: i64,
     /// How many it gave up.
@@ -109,7 +113,8 @@ pub struct ConsumerBacklog {
 
 impl From<BacklogRow> for ConsumerBacklog {
     fn from(row: BacklogRow) -> Self {
-        Self { consumer: row.consumer, retries: row.retries, dead_letters: row.dead_letters }
+        let BacklogRow { consumer, stream, dropped, retries, dead_letters } = row;
+        Self { consumer, stream, dropped, retries, dead_letters }
     }
 }
 

@@ -20,6 +20,7 @@
 //! | [`consumer`] | the stream into a handler |
 //! | [`report`] | what the broker says of the stream and its consumers |
 //! | [`dead_letter`] | what was given up: list, try again, forget |
+//! | [`retire`] | consumers that are out of use |
 //!
 //! # Servers
 //!
@@ -31,6 +32,7 @@ pub mod dead_letter;
 pub mod message;
 pub mod relay;
 pub mod report;
+pub mod retire;
 pub mod stream;
 pub mod subject;
 

@@ -79,6 +79,8 @@ pub struct ConsumerReport {
     pub ack_wait: Duration,
     /// The number in the stream up to which everything is acknowledged.
     pub ack_floor: u64,
+    /// How many of those who have it wait for a message now.
+    pub waiting: usize,
     /// When it was given a message last; `None` when it never was, or the broker has started since.
     pub delivered_at: Option<OffsetDateTime>,
 }
@@ -201,6 +203,7 @@ impl ConsumerReport {
             max_ack_pending: bound(config.max_ack_pending),
             ack_wait: config.ack_wait,
             ack_floor: info.ack_floor.stream_sequence,
+            waiting: info.num_waiting,
             delivered_at: info.delivered.last_active,
         }
     }

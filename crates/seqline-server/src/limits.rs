@@ -350,6 +350,22 @@ pub(crate) const WALK_RESUME_WAIT: Duration = Duration::from_secs(45);
 /// Rows of the ledger that are forgotten in one statement: a moment's work.
 pub(crate) const LEDGER_FORGOTTEN_AT_ONCE: u32 = 5000;
 
+/// How often the process that has the relay asks what waits for consumers of the stream. For figures alone, and as often as processes ask for
+/// their own.
+pub(crate) const STREAM_CONSUMERS_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Of how many consumers it asks then, each of which is a request to the broker and a value in metrics.
+pub(crate) const STREAM_CONSUMERS_ASKED_MAX: i64 = 100;
+
+/// How often it is looked whether a process waits for messages of a consumer that is to be forgotten.
+pub(crate) const FORGET_LOOKS: u32 = 4;
+
+/// The pause between two of these looks. All together they take longer than a process pauses that has nothing to do, 200 milliseconds.
+pub(crate) const FORGET_LOOK_PAUSE: Duration = Duration::from_millis(150);
+
+/// What the names of consumers of walks begin with.
+pub(crate) const WALK_NAMES: &str = "walk-";
+
 /// How much later than `stream_consumer.ack_wait` a walk that goes on asks for what it had in hand: the broker looks through it now and then, and
 /// gives out what is new before that.
 pub(crate) const WALK_REDELIVERY_MARGIN: Duration = Duration::from_secs(1);

@@ -2,6 +2,8 @@
 //!
 //! A broker that is away keeps neither a process from starting or stopping nor an event from being appended: what needs it waits.
 
+mod waiting;
+
 use std::sync::Arc;
 
 use seqline::Clock;
@@ -10,6 +12,9 @@ use seqline_nats::consumer::{ConsumerTally, Recorder, Runtime, StreamConsumer};
 use seqline_nats::relay::{Relay, RelayTally};
 use sqlx::PgPool;
 
+use self::waiting::Asking;
+pub(crate) use self::waiting::{Waiting, Waits};
+use crate::api::Database;
 use crate::broker;
 use crate::cli::ServeRole;
 use crate::config::Config;
@@ -30,6 +35,8 @@ pub(crate) struct Streaming {
 pub(crate) struct StreamTallies {
     pub(crate) relay: Option<RelayFigures>,
     pub(crate) consumers: Vec<(String, Arc<ConsumerTally>)>,
+    /// What waits for consumers, wherever they run.
+    pub(crate) waiting: Waiting,
 }
 
 /// A relay that is shown.
@@ -98,6 +105,14 @@ impl Streaming {
         let mut tallies = StreamTallies::default();
         if self.relay {
             let mut relay = Relay::new(pool.clone(), self.broker.clone(), config.relay(), clock.clone());
+            let asking = Asking {
+                database: Database::new(pool.clone(), clock.clone(), config.database.statement_timeout),
+                broker: self.broker.clone(),
+                stream: config.stream.name.clone(),
+                relay: relay.tally(),
+                clock: clock.clone(),
+            };
+            let waiting = tallies.waiting.clone();
             tallies.relay = Some(RelayFigures {
                 name: config.relay.name.clone(),
                 stream: config.stream.name.clone(),
@@ -106,6 +121,10 @@ impl Streaming {
             });
             lifecycle.start("relay", Phase::Consumers, |stop| async move {
                 relay.run(stop).await;
+                Ok(())
+            });
+            lifecycle.start("stream_figures", Phase::Consumers, |stop| async move {
+                asking.run(waiting, stop).await;
                 Ok(())
             });
         }

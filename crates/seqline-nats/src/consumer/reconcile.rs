@@ -102,7 +102,7 @@ impl Runtime {
             let asking = shared.asking();
             let put = store::consumers::put_dropped(&mut tx, &asking, after, to);
             let put = shared.ask(put).await?;
-            let moved = store::consumers::set_reconciled(&mut tx, shared.name(), from, to);
+            let moved = store::consumers::set_reconciled(&mut tx, shared.name(), (from, to), put);
             if shared.ask(moved).await? {
                 shared.commit(tx).await?;
                 registration.reconciled_to = to;

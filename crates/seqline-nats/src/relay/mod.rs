@@ -405,6 +405,7 @@ impl Relay {
         let saved_at = self.clock.elapsed();
         self.held = Some(Held { generation, cursor, told, saved_at, dirty: false, stalled: false });
         self.tally.set_active(true);
+        self.tally.set_standing_by(false);
     }
 
     fn lose(&mut self) {

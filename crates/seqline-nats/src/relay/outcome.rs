@@ -16,7 +16,8 @@ impl Relay {
         }
         match done {
             Ok(_) => self.goes_on().await,
-            Err(RelayError::Stopping | RelayError::HeldElsewhere) => {}
+            Err(RelayError::Stopping) => {}
+            Err(RelayError::HeldElsewhere) => self.tally.set_standing_by(true),
             Err(error) => {
                 self.link = None;
                 // A server that answers again need not be the same.
@@ -60,6 +61,7 @@ impl Relay {
     async fn stall(&mut self, error: &RelayError) {
         let position = self.held.as_ref().map(|held| held.cursor.position);
         let kind = error.kind();
+        self.tally.set_standing_by(false);
         if self.tally.set_stalled(Some(kind)) != Some(kind) {
             let name = &self.config.name;
             match error {

@@ -12,6 +12,7 @@ pub struct RelayTally {
     published: AtomicU64,
     republished: AtomicU64,
     active: AtomicBool,
+    standing_by: AtomicBool,
     behind: AtomicU64,
     failures: Mutex<BTreeMap<&'static str, u64>>,
     stalled_by: Mutex<Option<&'static str>>,
@@ -58,13 +59,20 @@ impl RelayTally {
         self.active.load(Ordering::Relaxed)
     }
 
+    /// Whether another process had the relay when this one looked last.
+    #[must_use]
+    pub fn stands_by(&self) -> bool {
+        self.standing_by.load(Ordering::Relaxed)
+    }
+
     /// Events of the log that were not in the stream when this was last looked at. Only who runs the relay knows.
     #[must_use]
     pub fn behind(&self) -> u64 {
         self.behind.load(Ordering::Relaxed)
     }
 
-    /// What keeps it from going on, by name.
+    /// What keeps it from going on, by name, also before it has ever reached its broker. While this process [stands by](Self::stands_by), what
+    /// kept it when it last had the relay.
     #[must_use]
     pub fn stalled_by(&self) -> Option<&'static str> {
         *lock(&self.stalled_by)
@@ -90,6 +98,10 @@ impl RelayTally {
 
     pub(super) fn set_active(&self, active: bool) {
         self.active.store(active, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_standing_by(&self, standing_by: bool) {
+        self.standing_by.store(standing_by, Ordering::Relaxed);
     }
 
     pub(super) fn set_behind(&self, behind: i64) {

@@ -136,21 +136,47 @@ pub(crate) async fn put_dropped(
     Ok(put.rows_affected())
 }
 
-/// Moves the mark up to which the log was compared. Whether it was where the caller thought.
+/// Moves the mark up to which the log was compared, and counts what was `dropped`. Whether it was where the caller thought.
 pub(crate) async fn set_reconciled(
     connection: &mut PgConnection,
     name: &str,
-    from: i64,
-    to: i64,
+    (from, to): (i64, i64),
+    dropped: u64,
 ) -> Result<bool, sqlx::Error> {
     let moved = sqlx::query(
-        "UPDATE seqline.stream_consumers c SET reconciled_to = $3, updated_at = now()
+        "UPDATE seqline.stream_consumers c SET reconciled_to = $3, dropped = c.dropped + $4, updated_at = now()
          WHERE c.name = $1 AND c.reconciled_to = $2",
     )
     .bind(name)
     .bind(from)
     .bind(to)
+    .bind(i64::try_from(dropped).unwrap_or(i64::MAX))
     .execute(connection)
     .await?;
     Ok(moved.rows_affected() > 0)
+}
+
+/// What went with a consumer, or would go.
+#[derive(sqlx::FromRow)]
+pub(crate) struct ForgottenRow {
+    pub(crate) stream: String,
+    pub(crate) retries: i64,
+    pub(crate) dead_letters: i64,
+}
+
+/// Removes a consumer, and what it has `handled` as well if asked to.
+pub(crate) async fn forget(
+    connection: &mut PgConnection,
+    name: &str,
+    handled: bool,
+    apply: bool,
+    why: Option<&str>,
+) -> Result<ForgottenRow, sqlx::Error> {
+    sqlx::query_as("SELECT stream, retries, dead_letters FROM seqline.forget_stream_consumer($1, $2, $3, $4)")
+        .bind(name)
+        .bind(handled)
+        .bind(apply)
+        .bind(why)
+        .fetch_one(connection)
+        .await
 }

@@ -94,6 +94,8 @@ pub(crate) async fn counts(connection: &mut PgConnection) -> Result<Vec<CountRow
 #[derive(sqlx::FromRow)]
 pub(crate) struct BacklogRow {
     pub(crate) consumer: String,
+    pub(crate) stream: String,
+    pub(crate) dropped: i64,
     pub(crate) retries: i64,
     pub(crate) dead_letters: i64,
 }
@@ -101,7 +103,7 @@ pub(crate) struct BacklogRow {
 /// Of all consumers by name, also of those for which nothing waits.
 pub(crate) async fn backlogs(connection: &mut PgConnection) -> Result<Vec<BacklogRow>, sqlx::Error> {
     sqlx::query_as(
-        "SELECT c.name AS consumer, (SELECT count(*) FROM seqline.stream_retries r WHERE r.consumer = c.name) AS retries,
+        "SELECT c.name AS consumer, c.stream, c.dropped, (SELECT count(*) FROM seqline.stream_retries r WHERE r.consumer = c.name) AS retries,
                 (SELECT count(*) FROM seqline.dead_letters d WHERE d.consumer = c.name) AS dead_letters
          FROM seqline.stream_consumers c ORDER BY c.name",
     )

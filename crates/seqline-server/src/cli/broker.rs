@@ -37,6 +37,17 @@ pub enum StreamAction {
         #[arg(long)]
         json: bool,
     },
+    /// Forget a consumer that is out of use, at the broker and in the database
+    Forget {
+        /// Its name
+        consumer: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Whether, and why.
+        #[command(flatten)]
+        confirm: ConfirmWithReason,
+    },
     /// Consume some events, and die at the worst moment if asked to: shows that each is handled once
     Walk(WalkArgs),
 }

@@ -143,7 +143,7 @@ metrics! {
     RELAY_BACKLOG_AGE = "seqline.relay.backlog_age", Gauge, "s", [RELAY], true, "How long ago the transaction of the first of these events began; 0 at the head.";
     RELAY_RUNNING = "seqline.relay.running", Gauge, "", [RELAY], true, "1 while any process has the lease of a relay.";
     RELAY_PAUSED = "seqline.relay.paused", Gauge, "", [RELAY], true, "1 for a relay that somebody has paused.";
-    RELAY_STALLED = "seqline.relay.stalled", Gauge, "", [RELAY, RELAY_REASON], true, "1 for a relay that does not get on, by what keeps it from that. Absent while it gets on.";
+    RELAY_STALLED = "seqline.relay.stalled", Gauge, "", [RELAY, RELAY_REASON], true, "1 for a relay that does not get on, by what keeps it from that. Absent while it gets on. One that has never reached its broker is known to the process alone that runs it.";
     RELAY_INCIDENTS = "seqline.relay.incidents", Gauge, "{event}", [RELAY, INCIDENT_KIND], true, "What a relay met and nobody has acknowledged, by kind: how many events or messages. Absent without any.";
     RELAY_PUBLISHED = "seqline.relay.published", Counter, "{message}", [RELAY], false, "Messages that a relay in this process has published and the broker has acknowledged.";
     RELAY_FAILURES = "seqline.relay.failures", Counter, "{failure}", [RELAY, FAILURE_KIND], false, "What a relay in this process had to look again after, by kind.";
@@ -155,9 +155,9 @@ metrics! {
     STREAM_CONSUMER_DEAD = "seqline.stream.consumer.dead_letters", Gauge, "{event}", [STREAM_CONSUMER], true, "Events and messages that a consumer of the stream gave up, as far as nobody has settled them.";
     STREAM_CONSUMER_MESSAGES = "seqline.stream.consumer.messages", Counter, "{message}", [STREAM_CONSUMER, MESSAGE_OUTCOME], false, "Messages that a consumer of the stream has dealt with in this process, by what became of them.";
     STREAM_CONSUMER_REDELIVERED = "seqline.stream.consumer.redelivered", Counter, "{message}", [STREAM_CONSUMER], false, "Messages that the broker gave to a consumer in this process and had given before.";
-    STREAM_CONSUMER_DROPPED = "seqline.stream.consumer.dropped", Counter, "{event}", [STREAM_CONSUMER], false, "Events that the broker had dropped for a consumer, and that this process found by comparing the log with what was handled. They are handled all the same.";
-    STREAM_CONSUMER_PENDING = "seqline.stream.consumer.pending", Gauge, "{message}", [STREAM_CONSUMER], false, "Messages that the broker has still to give to a consumer.";
-    STREAM_CONSUMER_ACK_PENDING = "seqline.stream.consumer.ack_pending", Gauge, "{message}", [STREAM_CONSUMER], false, "Messages that all processes together have in hand for a consumer.";
+    STREAM_CONSUMER_DROPPED = "seqline.stream.consumer.dropped", Counter, "{event}", [STREAM_CONSUMER], true, "Events that the broker had dropped for a consumer, and that were found by comparing the log with what was handled. They are handled all the same. Counted in the database, in whatever process the consumer runs.";
+    STREAM_CONSUMER_PENDING = "seqline.stream.consumer.pending", Gauge, "{message}", [STREAM_CONSUMER], false, "Messages that the broker has still to give to a consumer. Known to the process that has the relay, for the first hundred consumers of the stream by name, whether they run or not; and to processes of the server for consumers of their own.";
+    STREAM_CONSUMER_ACK_PENDING = "seqline.stream.consumer.ack_pending", Gauge, "{message}", [STREAM_CONSUMER], false, "Messages that all processes together have in hand for a consumer. Known to the same.";
     LISTENER_CONNECTED = "seqline.listener.connected", Gauge, "", [LISTENER], false, "1 while a listening connection of this process is up, 0 while it polls. Absent where it does not listen.";
     NOTIFICATION_QUEUE = "seqline.db.notification_queue.usage", Gauge, "1", [], true, "How full PostgreSQL's queue of notifications is. At 1 commits that notify fail.";
     OLDEST_TRANSACTION = "seqline.db.oldest_transaction_age", Gauge, "s", [], true, "Age of the oldest transaction that keeps vacuum from removing what is dead, prepared ones included. Those of other roles are seen by a role with pg_read_all_stats only.";

@@ -67,14 +67,15 @@ impl From<RelayStatus> for RelayFacts {
 #[derive(Debug, Clone)]
 pub(super) struct StreamConsumerFacts {
     pub(super) consumer: String,
+    pub(super) dropped: i64,
     pub(super) retries: i64,
     pub(super) dead_letters: i64,
 }
 
 impl From<ConsumerBacklog> for StreamConsumerFacts {
     fn from(backlog: ConsumerBacklog) -> Self {
-        let ConsumerBacklog { consumer, retries, dead_letters, .. } = backlog;
-        Self { consumer, retries, dead_letters }
+        let ConsumerBacklog { consumer, dropped, retries, dead_letters, .. } = backlog;
+        Self { consumer, dropped, retries, dead_letters }
     }
 }
 

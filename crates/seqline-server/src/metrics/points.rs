@@ -141,6 +141,7 @@ fn stream_consumers(facts: &Facts, points: &mut Vec<Point>) {
     for consumer in facts.stream_consumers.iter().flatten() {
         let of_consumer = [consumer.consumer.as_str()];
         points.push(Point::of(&of::STREAM_CONSUMER_RETRIES, &of_consumer, number(consumer.retries)));
+        points.push(Point::of(&of::STREAM_CONSUMER_DROPPED, &of_consumer, number(consumer.dropped)));
         points.push(Point::of(&of::STREAM_CONSUMER_DEAD, &of_consumer, number(consumer.dead_letters)));
     }
 }

@@ -127,6 +127,21 @@ async fn times(
     rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
 }
 
+/// The names of at most so many consumers of a stream.
+pub(crate) async fn stream_consumers(
+    connection: &mut PgConnection,
+    stream: &str,
+    most: i64,
+) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT c.name FROM seqline.stream_consumers c WHERE c.stream = $1 ORDER BY c.name LIMIT $2",
+    )
+    .bind(stream)
+    .bind(most)
+    .fetch_all(connection)
+    .await
+}
+
 pub(crate) async fn jobs(
     connection: &mut PgConnection,
     schema: &SchemaName,

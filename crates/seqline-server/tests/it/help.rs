@@ -70,6 +70,7 @@ async fn help_is_given_for_every_command() {
         "agents consumers delete",
         "stream",
         "stream info",
+        "stream forget",
         "stream walk",
         "relay",
         "relay status",

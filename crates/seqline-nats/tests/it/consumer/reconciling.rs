@@ -28,6 +28,11 @@ async fn finds(site: &Site, ids: &[Uuid], dropped: u64) {
     })
     .await;
     assert_eq!((running.tally.dropped(), site.retries(PROBE).await), (dropped, 0));
+    let counted: i64 = sqlx::query_scalar("SELECT dropped FROM seqline.stream_consumers")
+        .fetch_one(&site.db.admin())
+        .await
+        .unwrap();
+    assert_eq!(counted.unsigned_abs(), dropped, "whoever did not see it in this process sees it there");
     running.stops().await;
     // Nothing of it is found again.
     sqlx::query("UPDATE seqline.stream_consumers SET reconciled_to = 0")

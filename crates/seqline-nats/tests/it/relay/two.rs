@@ -73,10 +73,13 @@ async fn one_that_stands_by_takes_over_when_the_lease_runs_out_and_at_once_when_
     first.crash().await;
     eventually(LONG, "the second is active", async || second.tally.active()).await;
     let third = stage.run_with(|config| config.lease = Duration::from_secs(60));
+    eventually(LONG, "the third stands by", async || third.tally.stands_by()).await;
+    assert!(!second.tally.stands_by());
     second.stop().await;
     let before = third.tally.published();
     eventually(Duration::from_secs(30), "the third publishes", async || third.tally.published() > before)
         .await;
+    eventually(LONG, "the third has it", async || !third.tally.stands_by()).await;
     load.stop().await;
     stage.until_published().await;
     third.stop().await;

@@ -1,5 +1,6 @@
 //! What the metrics of a process show of the parts that run.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use opentelemetry::KeyValue;
@@ -13,7 +14,7 @@ use crate::api::{Api, Counts, Tally, Waiting};
 use crate::metrics::catalogue::{self, Metric};
 use crate::metrics::{Metrics, Value};
 use crate::ops::Health;
-use crate::streaming::{RelayFigures, StreamTallies};
+use crate::streaming::{RelayFigures, StreamTallies, Waits};
 
 /// The parts that run, as far as they are shown. There are none before the start, and others after a new epoch.
 #[derive(Clone, Default)]
@@ -39,7 +40,7 @@ impl Figures {
         figures.observe(metrics, &catalogue::LISTENER_CONNECTED, listeners);
         figures.observe(metrics, &catalogue::CONSUMER_ROUNDS, rounds);
         figures.observe(metrics, &catalogue::CONSUMER_EVENTS, events);
-        figures.observe(metrics, &catalogue::API_WAITING, waiting);
+        figures.observe(metrics, &catalogue::API_WAITING, api_waiting);
         figures.observe(metrics, &catalogue::HUB_EVENTS, |shown| hub(shown, |(events, _)| events));
         figures.observe(metrics, &catalogue::HUB_SIZE, |shown| hub(shown, |(_, bytes)| bytes));
         figures.observe(metrics, &catalogue::GATEWAY_CONNECTIONS, |shown| {
@@ -69,6 +70,14 @@ impl Figures {
     }
 
     fn observe_streaming(&self, metrics: &Metrics) {
+        // Beside what the database says: a relay that has never reached its broker is not there.
+        self.observe(metrics, &catalogue::RELAY_STALLED, |shown| {
+            let stalled = |relay: &RelayFigures| {
+                let by = relay.tally.stalled_by().filter(|_| !relay.tally.stands_by())?;
+                Some((1.0, vec![of_relay(relay), KeyValue::new(catalogue::RELAY_REASON, by)]))
+            };
+            shown.streaming.relay.iter().filter_map(stalled).collect()
+        });
         self.observe(metrics, &catalogue::RELAY_PUBLISHED, |shown| {
             let relays = shown.streaming.relay.iter();
             relays.map(|relay| (number(relay.tally.published()), vec![of_relay(relay)])).collect()
@@ -112,16 +121,16 @@ impl Figures {
             shown.streaming.consumers.iter().flat_map(outcomes).collect()
         });
         self.observe(metrics, &catalogue::STREAM_CONSUMER_REDELIVERED, |shown| {
-            stream_consumers(shown, |tally| Some(tally.redelivered()))
-        });
-        self.observe(metrics, &catalogue::STREAM_CONSUMER_DROPPED, |shown| {
-            stream_consumers(shown, |tally| Some(tally.dropped()))
+            let consumers = shown.streaming.consumers.iter();
+            consumers
+                .map(|(name, tally)| (number(tally.redelivered()), vec![of_stream_consumer(name)]))
+                .collect()
         });
         self.observe(metrics, &catalogue::STREAM_CONSUMER_PENDING, |shown| {
-            stream_consumers(shown, ConsumerTally::pending)
+            waiting(shown, ConsumerTally::pending, |waits| waits.pending)
         });
         self.observe(metrics, &catalogue::STREAM_CONSUMER_ACK_PENDING, |shown| {
-            stream_consumers(shown, ConsumerTally::ack_pending)
+            waiting(shown, ConsumerTally::ack_pending, |waits| waits.ack_pending)
         });
     }
 
@@ -171,7 +180,7 @@ fn events(shown: &Shown) -> Vec<Value> {
     shown.tallies.iter().map(|(consumer, tally)| (number(tally.events()), vec![name(consumer)])).collect()
 }
 
-fn waiting(shown: &Shown) -> Vec<Value> {
+fn api_waiting(shown: &Shown) -> Vec<Value> {
     let of = |api: &Api| {
         [(Waiting::Request, "request"), (Waiting::Stream, "stream")].map(|(kind, name)| {
             (number(api.waiting.taken(kind) as u64), vec![KeyValue::new(catalogue::WAITING_KIND, name)])
@@ -203,11 +212,15 @@ fn stream(shown: &Shown, figure: fn(&RelayFigures, StreamFacts) -> Option<f64>) 
     shown.streaming.relay.iter().filter_map(of_relay).collect()
 }
 
-fn stream_consumers(shown: &Shown, figure: fn(&ConsumerTally) -> Option<u64>) -> Vec<Value> {
-    let of_consumer = |(name, tally): &(String, Arc<ConsumerTally>)| {
-        Some((number(figure(tally)?), vec![of_stream_consumer(name)]))
-    };
-    shown.streaming.consumers.iter().filter_map(of_consumer).collect()
+/// At the broker, of consumers that run here and, where the relay runs, of all.
+fn waiting(shown: &Shown, own: fn(&ConsumerTally) -> Option<u64>, asked: fn(Waits) -> u64) -> Vec<Value> {
+    let StreamTallies { consumers, waiting, .. } = &shown.streaming;
+    let own = consumers.iter().filter_map(|(name, tally)| Some((name.clone(), own(tally)?)));
+    let mut all: BTreeMap<String, u64> = own.collect();
+    for (name, waits) in waiting.all() {
+        all.entry(name).or_insert_with(|| asked(waits));
+    }
+    all.into_iter().map(|(name, count)| (number(count), vec![of_stream_consumer(&name)])).collect()
 }
 
 fn of_stream_consumer(name: &str) -> KeyValue {

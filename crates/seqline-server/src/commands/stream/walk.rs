@@ -8,21 +8,25 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use seqline::Clock;
+use seqline::consumer::Mode;
 use seqline::envelope::Envelope;
 use seqline_nats::broker::Broker;
 use seqline_nats::consumer::{
     ConsumerTally, Context, Handler, HandlerError, Runtime, StartAt, StreamConsumer,
 };
 use seqline_nats::report::consumer_report;
+use seqline_nats::retire::{self, Handled, RetireError};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::forget::failed;
 use crate::cli::{DatabaseArgs, WalkArgs, WalkFrom};
+use crate::commands::access::connect;
 use crate::commands::asked_to_stop;
 use crate::config::Config;
-use crate::connect;
+use crate::connect as connecting;
 use crate::failure::Failure;
-use crate::limits::{WALK_CONNECTIONS, WALK_REDELIVERY_MARGIN, WALK_RESUME_WAIT, WALK_WAIT};
+use crate::limits::{WALK_CONNECTIONS, WALK_NAMES, WALK_REDELIVERY_MARGIN, WALK_RESUME_WAIT, WALK_WAIT};
 use crate::output::{self, count, grouped};
 
 /// Takes its time for an event, and says which it is.
@@ -48,11 +52,17 @@ pub(super) async fn run(
     args: &WalkArgs,
 ) -> Result<(), Failure> {
     let (stop, clock) = (asked_to_stop(), Clock::system());
-    let options = connect::options(database)?;
-    let pool = connect::pool(&options, WALK_CONNECTIONS).await?;
-    connect::refuse_older_schema(&mut *pool.acquire().await.map_err(seqline::DatabaseError::from)?).await?;
-    let name =
-        args.resume.clone().unwrap_or_else(|| format!("walk-{}", &Uuid::new_v4().simple().to_string()[..8]));
+    let options = connecting::options(database)?;
+    let pool = connecting::pool(&options, WALK_CONNECTIONS).await?;
+    connecting::refuse_older_schema(&mut *pool.acquire().await.map_err(seqline::DatabaseError::from)?)
+        .await?;
+    let name = match &args.resume {
+        Some(name) => {
+            refuse_unknown(database, name).await?;
+            name.clone()
+        }
+        None => format!("{WALK_NAMES}{}", &Uuid::new_v4().simple().to_string()[..8]),
+    };
     let walker = Walker { clock: clock.clone(), pause: args.pause };
     let start_at = match args.from {
         WalkFrom::All => StartAt::Everything,
@@ -107,12 +117,34 @@ pub(super) async fn run(
             output::line(format!("recognised {}: handled before, and acknowledged now", count(1, "event")))?;
         }
     }
+    drop(runtime);
+    end(database, broker, &config.stream.name, &name).await?;
     let (handled, known) = (tally.handled(), tally.duplicates());
     output::line(format!(
         "{} handled, {} recognised",
         count(handled.try_into().unwrap_or(i64::MAX), "event"),
         grouped(known.try_into().unwrap_or(i64::MAX))
     ))
+}
+
+/// A walk goes on as one that has not come to its end, and as nobody else.
+async fn refuse_unknown(database: &DatabaseArgs, name: &str) -> Result<(), Failure> {
+    if !name.starts_with(WALK_NAMES) {
+        return Err(Failure::Usage(format!("--resume takes the name of an earlier walk: {WALK_NAMES}...")));
+    }
+    let known = retire::forget(&mut connect(database).await?, name, Handled::Goes, Mode::Plan).await;
+    known.map(drop).map_err(failed)
+}
+
+/// A walk that has come to its end leaves nothing.
+async fn end(database: &DatabaseArgs, broker: &Broker, stream: &str, name: &str) -> Result<(), Failure> {
+    retire::delete(broker, stream, name).await?;
+    let mode = Mode::Apply { why: Some("the walk has come to its end") };
+    match retire::forget(&mut connect(database).await?, name, Handled::Goes, mode).await {
+        // One that was given nothing was not recorded.
+        Ok(_) | Err(RetireError::Refused(_)) => Ok(()),
+        Err(error) => Err(failed(error)),
+    }
 }
 
 fn interrupted() -> Failure {

@@ -77,8 +77,12 @@ fn every_metric_of_the_database_has_a_value_and_no_other_has() {
     facts.consumers = vec![consumer(8, Some(5))];
     facts.agents = Some(AgentFacts { held: 1, free: 0, behind: vec![agent_lag(2, Some(5))] });
     facts.relays = Some(vec![relay(2, Some(5))]);
-    facts.stream_consumers =
-        Some(vec![StreamConsumerFacts { consumer: "mail".to_owned(), retries: 1, dead_letters: 2 }]);
+    facts.stream_consumers = Some(vec![StreamConsumerFacts {
+        consumer: "mail".to_owned(),
+        dropped: 3,
+        retries: 1,
+        dead_letters: 2,
+    }]);
     facts.holdings = Some(vec![holding(1, 30)]);
     facts.jobs = Some(JobFacts {
         counts: vec![("available".to_owned(), 1)],
@@ -138,7 +142,8 @@ fn a_relay_has_a_backlog_also_while_nobody_runs_it() {
 fn what_waits_for_a_consumer_of_the_stream_is_told_also_when_it_is_nothing() {
     let mut facts = facts();
     let consumer = "mail".to_owned();
-    facts.stream_consumers = Some(vec![StreamConsumerFacts { consumer, retries: 0, dead_letters: 2 }]);
+    facts.stream_consumers =
+        Some(vec![StreamConsumerFacts { consumer, dropped: 0, retries: 0, dead_letters: 2 }]);
     let mail = Some("mail".to_owned());
     assert_eq!(values(&facts, &of::STREAM_CONSUMER_RETRIES), [(0.0, mail.clone())]);
     assert_eq!(values(&facts, &of::STREAM_CONSUMER_DEAD), [(2.0, mail)]);

@@ -8,7 +8,8 @@ use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::Value;
 
-use super::stream_of;
+use super::{consume, stream_of};
+use crate::api::{APPEND, Client, event, token};
 use crate::support::{DEADLINE, Seqline, append, as_admin, closed_port, run_sql, server_db};
 use crate::up::Place;
 use crate::worker::{Worker, server};
@@ -69,7 +70,7 @@ async fn a_relay_alone_copies_every_event_and_its_consumer_logs_each_once() {
         .filter(|line| line["message"] == "component stopped")
         .filter_map(|line| line["component"].as_str())
         .collect();
-    assert_eq!(stopped, ["relay", "stream_recorder", "ops", "watch", "metrics"]);
+    assert_eq!(stopped, ["relay", "stream_figures", "stream_recorder", "ops", "watch", "metrics"]);
     assert!(logged(&log).values().all(|times| *times == 1));
 
     // What was appended while none ran, and nothing of before.
@@ -88,11 +89,18 @@ async fn a_relay_alone_copies_every_event_and_its_consumer_logs_each_once() {
 #[tokio::test]
 async fn a_server_with_its_broker_away_starts_takes_events_and_stops() {
     let db = server_db().await;
+    let token = token(&db, "shop", APPEND).await;
     let server = Worker::start(at(&db, "all", &nowhere())).await;
     server.becomes(&[]).await;
-    append(&db.app(), 1..=5).await;
+    let client = Client::new(server.api().await).token(&token);
+    for n in 1..=5 {
+        client.post("/v1/events", &event(n)).await.ok(201);
+    }
     server.records(1..=5).await;
     server.says("the relay stands still, trying again").await;
+    let stalled =
+        "seqline_relay_stalled{seqline_relay_name=\"jetstream\",seqline_relay_reason=\"broker_unreachable\"}";
+    server.shows(stalled, 1.0).await;
     server.becomes(&[]).await;
     let clock = Clock::system();
     let begun = clock.elapsed();
@@ -270,4 +278,25 @@ async fn up_copies_the_log_where_the_url_of_a_broker_is_given() {
         sentence.starts_with("the URL of the broker is none") && !sentence.contains("hunter2"),
         "{sentence}"
     );
+}
+
+#[tokio::test]
+async fn what_waits_for_a_consumer_that_does_not_run_and_what_was_dropped_for_it_is_shown() {
+    let (db, nats) = (TestDb::new().await, NatsServer::start().await);
+    append(&db.app(), 1..=20).await;
+    let relay = Worker::start(at(&db, "relay", &nats.url())).await;
+    holds(&nats, 20).await;
+    consume(&db, &nats, "mail", 3).await;
+    let of =
+        |metric: &str| format!("seqline_stream_consumer_{metric}{{seqline_stream_consumer_name=\"mail\"}}");
+    relay.shows(&of("pending"), 17.0).await;
+    relay.shows(&of("ack_pending"), 0.0).await;
+    relay.shows(&of("dropped_total"), 0.0).await;
+    run_sql(
+        &mut db.connect(Role::App).await,
+        "UPDATE seqline.stream_consumers SET dropped = 4 WHERE name = 'mail'",
+    )
+    .await;
+    relay.shows(&of("dropped_total"), 4.0).await;
+    relay.stop().await;
 }
