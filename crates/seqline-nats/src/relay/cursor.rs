@@ -2,6 +2,9 @@
 
 use uuid::Uuid;
 
+/// When the stream of a relay was made that has not looked at it yet.
+pub(crate) const NOT_LOOKED_AT: i64 = 0;
+
 /// How far a relay is in the log and in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cursor {
@@ -9,7 +12,7 @@ pub(crate) struct Cursor {
     pub(crate) epoch: Uuid,
     /// Every event up to here is in the stream.
     pub(crate) position: i64,
-    /// When the stream was made, in nanoseconds since 1970.
+    /// When the stream was made, in nanoseconds since 1970, or [`NOT_LOOKED_AT`].
     pub(crate) stream_created: i64,
     /// The stream up to here is known.
     pub(crate) stream_seq: u64,

@@ -14,7 +14,8 @@ use crate::store::relay::Incident;
 
 impl Relay {
     /// Publishes some events one at a time, behind the end of the stream. Where somebody else leaves no room for that, for no place: they only
-    /// have to be there, and the broker's memory of ids drops those that are. `why` is what is told of them.
+    /// have to be there, and the broker's memory of ids drops those that are. `why` is what is told of them. Those that are left when somebody wants
+    /// the relay to stand still are missing as before.
     pub(super) async fn fill(
         &mut self,
         mut link: Link,
@@ -30,7 +31,7 @@ impl Relay {
                 run += 1;
             }
             outcome = self.fill_run(&mut link, first, run, &mut filled).await;
-            if outcome.is_err() {
+            if outcome.is_err() || self.held()?.told.paused {
                 break;
             }
         }
@@ -40,7 +41,8 @@ impl Relay {
             self.progress += count.unsigned_abs();
             if let Some(kind) = why {
                 let positions = Some((*first, *last));
-                self.note(Incident { kind, count, positions, stream_seq: None }).await?;
+                self.to_tell.push(Incident { kind, count, positions, stream_seq: None });
+                self.tell().await?;
             }
         }
         outcome
@@ -57,8 +59,12 @@ impl Relay {
         if page.epoch != link.epoch || page.events.len() < count as usize {
             return Err(RelayError::HistoryChanged);
         }
+        self.held()?.told = page.told;
         for event in &page.events {
             self.save_if_due().await?;
+            if self.held()?.told.paused {
+                break;
+            }
             if self.fill_one(link, event).await? {
                 filled.push(event.seq);
             } else {

@@ -72,7 +72,10 @@ impl Relay {
     ) -> Result<Link, RelayError> {
         let inbox = client.new_inbox();
         let connects = client.statistics().connects.load(Ordering::Relaxed);
-        let replies = client.subscribe(format!("{inbox}.*")).await.map_err(|_| RelayError::ConnectionLost)?;
+        // The client takes nothing more while it is not connected and much waits in it.
+        let subscribing =
+            self.clock.timeout(self.config.ack_timeout, client.subscribe(format!("{inbox}.*"))).await;
+        let Some(Ok(replies)) = subscribing else { return Err(RelayError::ConnectionLost) };
         let mut limit = client.server_info().max_payload;
         let of_the_stream = |size: i64| usize::try_from(size).ok().filter(|size| *size > 0);
         if let Some(size) = of_the_stream(i64::from(info.config.max_message_size)) {

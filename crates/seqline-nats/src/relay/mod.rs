@@ -343,9 +343,10 @@ impl Relay {
             }
             self.look_now_and_then().await?;
             let link = match self.link.take() {
-                Some(link) if link.is_connected() && self.is_where_it_was(&link).await? => link,
+                Some(link) if link.is_connected() && self.is_where_it_was(&link).await? => Some(link),
                 _ => Box::pin(self.recover(stop)).await?,
             };
+            let Some(link) = link else { continue };
             if let Some(head) = self.send(link, stop).await? {
                 return Ok(self.drained(before, head));
             }
@@ -372,7 +373,8 @@ impl Relay {
             // It goes on reading where the log begins, once it goes on.
             Err(RelayError::Log(_) | RelayError::HistoryChanged) => {
                 self.save().await?;
-                Ok(self.held()?.told.paused.then_some(0))
+                let head = self.standing().await?.head;
+                Ok(self.held()?.told.paused.then_some(head))
             }
             Err(error) => Err(error),
         }
@@ -431,10 +433,7 @@ impl Relay {
     /// Writes how far it is, and hears whether it is still this process that runs the relay.
     async fn save(&mut self) -> Result<(), RelayError> {
         // First what was met: it is told twice after a crash in between, and never not at all.
-        while let Some(incident) = self.to_tell.last().copied() {
-            self.note(incident).await?;
-            self.to_tell.pop();
-        }
+        self.tell().await?;
         let (lease, stream) = (self.lease()?, &self.config.stream.name);
         let Some(cursor) = self.held.as_ref().map(|held| held.cursor) else { return Ok(()) };
         let told =
@@ -446,6 +445,15 @@ impl Relay {
         let now = self.clock.elapsed();
         let held = self.held()?;
         (held.told, held.saved_at, held.dirty) = (told, now, false);
+        Ok(())
+    }
+
+    /// Records what was met. What cannot be recorded now is recorded with the next saving.
+    async fn tell(&mut self) -> Result<(), RelayError> {
+        while let Some(incident) = self.to_tell.last().copied() {
+            self.note(incident).await?;
+            self.to_tell.pop();
+        }
         Ok(())
     }
 
@@ -474,6 +482,12 @@ impl Relay {
             );
         }
         let name = &self.config.name;
-        self.source.ask(async |connection| store::note(connection, name, &incident).await).await
+        if self.source.ask(async |connection| store::note(connection, name, &incident).await).await? {
+            return Ok(());
+        }
+        // Somebody has deleted the relay, and with it what it met.
+        self.to_tell.clear();
+        self.lose();
+        Err(RelayError::Replaced)
     }
 }

@@ -76,8 +76,9 @@ impl Relay {
                 let positions = Some((position, position));
                 let incident =
                     Incident { kind: "histories_differ", count: 1, positions, stream_seq: Some(stream_seq) };
-                // A database that is away is not told now, and stays so no longer than what is recorded below.
-                let _ = self.note(incident).await;
+                self.to_tell.push(incident);
+                // A database that is away is told when it is back.
+                let _ = self.tell().await;
             }
         }
         if self.record_stall(Some(kind)).await.is_ok() && error.is_of_the_connection() {

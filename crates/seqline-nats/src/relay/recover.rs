@@ -8,7 +8,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use seqline::identity::{Look, OnChange, look};
 use tokio_util::sync::CancellationToken;
 
-use super::cursor::{Cursor, Told};
+use super::cursor::{Cursor, NOT_LOOKED_AT, Told};
 use super::link::Link;
 use super::walk::{Anchor, Differ, LookBack, Met, Standing, Walk, judge};
 use super::{Relay, RelayError, RelayStart, StreamFacts};
@@ -31,6 +31,8 @@ pub(super) struct Place {
 /// Why the place that the cursor names says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Astray {
+    /// The relay has just begun.
+    NotLookedAt,
     /// It is another stream of the same name.
     Recreated,
     /// The stream has lost its end.
@@ -51,8 +53,9 @@ impl From<Differ> for RelayError {
 }
 
 impl Relay {
-    /// Finds out where the stream is, fills what is missing in it, and connects for going on behind its end.
-    pub(super) async fn recover(&mut self, stop: &CancellationToken) -> Result<Link, RelayError> {
+    /// Finds out where the stream is, fills what is missing in it, and connects for going on behind its end. `None` when it is to stand still and
+    /// something is missing.
+    pub(super) async fn recover(&mut self, stop: &CancellationToken) -> Result<Option<Link>, RelayError> {
         let client = self.connected().await?;
         if self.held.is_some() {
             // It may have stood still for long: whether it is still this process's, and what an operator wants by now.
@@ -84,6 +87,9 @@ impl Relay {
             }
             let missing = walk.missing();
             if !missing.is_empty() {
+                if self.held()?.told.paused {
+                    return Ok(None);
+                }
                 let link = self.link(client.clone(), &info, &place, log.epoch).await?;
                 let why = if walk.deleted() > 0 { "published_again" } else { "hole_filled_late" };
                 self.fill(link, &missing, Some(why)).await?;
@@ -116,7 +122,7 @@ impl Relay {
                     link.ahead = page.filter(|page| {
                         page.events.first().is_some_and(|event| event.seq == walk.position() + 1)
                     });
-                    return Ok(link);
+                    return Ok(Some(link));
                 }
             }
         }
@@ -224,30 +230,27 @@ impl Relay {
         });
     }
 
-    async fn standing(&self) -> Result<Standing, RelayError> {
+    pub(super) async fn standing(&self) -> Result<Standing, RelayError> {
         let compared = self.source.ask(async |connection| store::compare(connection, &[]).await).await?;
         let store::Compared { epoch, head, min_retained, .. } = compared;
         Ok(Standing { epoch, head, min_retained })
     }
 
-    /// The first start of all: makes the row.
+    /// The first start of all: makes the row. Where the stream is follows from walking over it, as after a loss.
     async fn begin(&mut self, place: &Place) -> Result<(), RelayError> {
         let log = self.standing().await?;
         let start = match self.config.start {
             RelayStart::Oldest => log.min_retained - 1,
             RelayStart::Head => log.head,
         };
-        let found = self.look_back(place, None).await?;
-        let Anchor { stream_seq, position } =
-            found.unwrap_or(Anchor { stream_seq: place.last, position: start });
         let cursor = Cursor {
             epoch: log.epoch,
-            position,
-            stream_created: place.created,
-            stream_seq,
+            position: start,
+            stream_created: NOT_LOOKED_AT,
+            stream_seq: place.last,
             position_at_seq: None,
-            base_stream_seq: stream_seq,
-            base_position: position,
+            base_stream_seq: place.last,
+            base_position: start,
             rewinds: 0,
         };
         let (config, holder) = (&self.config, self.holder);
@@ -258,8 +261,6 @@ impl Relay {
                     .await
             })
             .await?;
-        // What was there before it began is nothing to tell of.
-        self.noted_to = place.last;
         self.take(
             generation.ok_or(RelayError::HeldElsewhere)?,
             cursor,
@@ -289,11 +290,11 @@ impl Relay {
     async fn walk_from_cursor(&mut self, place: &Place, log: &Standing) -> Result<Walk, RelayError> {
         let before = self.held()?.cursor;
         let astray = self.astray(place, log, &before).await?;
-        if let Some(why) = astray {
-            let cursor = self.find_again(place, log, &before, why).await?;
-            self.held()?.cursor = cursor;
-        }
-        let cursor = self.held()?.cursor;
+        // The relay's own cursor stays until all is known that has to be told: whoever goes on from the new one would not find it again.
+        let cursor = match astray {
+            Some(why) => self.find_again(place, log, &before, why).await?,
+            None => before,
+        };
         let mut walk = Walk::from(&cursor, place.first, self.noted_to);
         self.assumed.iter().for_each(|position| walk.assume(*position));
         let mut next = place.first.max(cursor.stream_seq + 1);
@@ -307,30 +308,31 @@ impl Relay {
             (log, next) = (now, end + 1);
             self.save_if_due().await?;
         }
-        self.conclude_walk(place, &log, &before, astray, &mut walk).await?;
+        self.conclude_walk(place, &log, (&before, &cursor), astray, &mut walk).await?;
         Ok(walk)
     }
 
-    /// Tells what was met, and moves the cursor as far as nothing is missing.
+    /// Tells what was met, and moves the cursor from where it was, or the one that was found for it, as far as nothing is missing.
     async fn conclude_walk(
         &mut self,
         place: &Place,
         log: &Standing,
-        before: &Cursor,
+        (before, found): (&Cursor, &Cursor),
         astray: Option<Astray>,
         walk: &mut Walk,
     ) -> Result<(), RelayError> {
         let mut incident = |kind, count, positions, stream_seq| {
             self.to_tell.push(Incident { kind, count, positions, stream_seq });
         };
-        let again = (before.position > walk.position()).then(|| (walk.position() + 1, before.position));
+        let lost = before.position > walk.position() && astray != Some(Astray::NotLookedAt);
+        let again = lost.then(|| (walk.position() + 1, before.position));
         match astray {
             Some(Astray::Recreated) => incident("stream_recreated", 1, again, Some(place.last)),
             Some(Astray::LostTail) => {
                 let count = again.map_or(1, |(first, last)| last - first + 1);
                 incident("stream_lost_messages", count, again, Some(place.last));
             }
-            Some(Astray::OtherHistory) | None => {}
+            Some(Astray::OtherHistory | Astray::NotLookedAt) | None => {}
         }
         if walk.foreign.count > 0 {
             incident("foreign_messages", walk.foreign.count, None, Some(walk.foreign.stream_seq));
@@ -345,10 +347,13 @@ impl Relay {
         }
         let settled = walk.settled();
         let held = self.held()?;
-        held.cursor.epoch = log.epoch;
-        held.cursor.position = settled.position;
-        held.cursor.stream_seq = settled.stream_seq;
-        held.cursor.position_at_seq = settled.position_at_seq;
+        held.cursor = Cursor {
+            epoch: log.epoch,
+            position: settled.position,
+            stream_seq: settled.stream_seq,
+            position_at_seq: settled.position_at_seq,
+            ..*found
+        };
         held.dirty = true;
         self.republish_to = self.republish_to.max(again.map_or(0, |(_, last)| last));
         self.noted_to = place.last;
@@ -362,6 +367,9 @@ impl Relay {
         log: &Standing,
         cursor: &Cursor,
     ) -> Result<Option<Astray>, RelayError> {
+        if cursor.stream_created == NOT_LOOKED_AT {
+            return Ok(Some(Astray::NotLookedAt));
+        }
         if place.created != cursor.stream_created {
             return Ok(Some(Astray::Recreated));
         }
@@ -397,22 +405,29 @@ impl Relay {
     ) -> Result<Cursor, RelayError> {
         let edge = log.min_retained - 1;
         let mut cursor = Cursor { position_at_seq: None, stream_created: place.created, ..*before };
-        self.noted_to = if why == Astray::Recreated { 0 } else { self.noted_to.min(place.last) };
+        let another = matches!(why, Astray::Recreated | Astray::NotLookedAt);
+        self.noted_to = match why {
+            // What was there before it began is nothing to tell of.
+            Astray::NotLookedAt => place.last,
+            Astray::Recreated => 0,
+            Astray::LostTail | Astray::OtherHistory => self.noted_to.min(place.last),
+        };
         let base = Anchor { stream_seq: before.base_stream_seq, position: before.base_position };
-        if why != Astray::Recreated && place.last < base.stream_seq {
+        if !another && place.last < base.stream_seq {
             // All that it has published since it began there is lost.
             (cursor.base_stream_seq, cursor.stream_seq, cursor.position) =
                 (place.last, place.last, base.position);
             return Ok(cursor);
         }
-        let bound = (why != Astray::Recreated).then_some(base);
+        let bound = (!another).then_some(base);
         let found = self.look_back(place, bound).await?;
         let whole = bound.filter(|base| base.stream_seq + 1 >= place.first);
         let Anchor { stream_seq, position } = match (found, whole) {
             (Some(found), _) => found,
             (None, Some(base)) => base,
             (None, None) => {
-                let kept = bound.map_or(0, |base| base.position);
+                // Of another stream it says nothing, unless it is where the relay is to begin.
+                let kept = if why == Astray::Recreated { 0 } else { base.position };
                 Anchor { stream_seq: place.last, position: edge.max(kept) }
             }
         };
@@ -424,7 +439,7 @@ impl Relay {
     }
 
     /// Looks from the end of the stream backward, as far as the base, for where a walk can begin.
-    async fn look_back(&self, place: &Place, base: Option<Anchor>) -> Result<Option<Anchor>, RelayError> {
+    async fn look_back(&mut self, place: &Place, base: Option<Anchor>) -> Result<Option<Anchor>, RelayError> {
         let first = place.first.max(1);
         let reach = place.last.saturating_sub(LOOK_BACK_MAX) + 1;
         let bottom = first.max(base.map_or(0, |base| base.stream_seq + 1)).max(reach);
@@ -439,6 +454,7 @@ impl Relay {
                 }
             }
             end = start - 1;
+            self.save_if_due().await?;
         }
         let base = base.filter(|base| base.stream_seq + 1 == bottom);
         Ok(look.anchor(base, bottom))

@@ -411,6 +411,7 @@ impl Relay {
             return Ok(());
         }
         let count = i64::try_from(again.len()).unwrap_or(i64::MAX);
-        self.note(Incident { kind: "published_again", count, positions, stream_seq: None }).await
+        self.to_tell.push(Incident { kind: "published_again", count, positions, stream_seq: None });
+        self.tell().await
     }
 }

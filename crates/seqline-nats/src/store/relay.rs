@@ -183,15 +183,15 @@ pub(crate) async fn set_stalled(
     Ok(())
 }
 
-/// Adds to what was met of a kind since somebody last acknowledged it.
+/// Adds to what was met of a kind since somebody last acknowledged it. Whether there is such a relay: of one that was deleted nothing is kept.
 pub(crate) async fn note(
     connection: &mut PgConnection,
     relay: &str,
     incident: &Incident,
-) -> Result<(), sqlx::Error> {
-    sqlx::query(
+) -> Result<bool, sqlx::Error> {
+    let done = sqlx::query(
         "INSERT INTO seqline.relay_incidents AS i (relay, kind, count, first_position, last_position, stream_seq)
-         VALUES ($1, $2, $3, $4, $5, $6)
+         SELECT c.name, $2, $3, $4, $5, $6 FROM seqline.relay_cursors c WHERE c.name = $1
          ON CONFLICT (relay, kind) WHERE acknowledged_at IS NULL DO UPDATE
          SET count = i.count + excluded.count, first_position = least(i.first_position, excluded.first_position),
              last_position = greatest(i.last_position, excluded.last_position),
@@ -205,7 +205,7 @@ pub(crate) async fn note(
     .bind(incident.stream_seq.map(signed).transpose()?)
     .execute(connection)
     .await?;
-    Ok(())
+    Ok(done.rows_affected() > 0)
 }
 
 /// The log and the events at some positions, all of one state of it.

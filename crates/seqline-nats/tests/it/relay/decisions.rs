@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use seqline_testkit::eventually;
 use seqline_testkit::nats::NatsServer;
+use seqline_testkit::{FaultProxy, eventually};
 
 use super::support::{LONG, Load, Stage};
 
@@ -116,4 +116,44 @@ async fn a_loss_after_a_rewind_is_made_good_from_the_rewind_on() {
     stage.relay().drain_once().await.unwrap();
     let expected: Vec<i64> = (1..=100).chain(91..=100).collect();
     assert_eq!(stage.positions().await, expected);
+}
+
+/// What is missing in the middle is not published either while it is to stand still.
+#[tokio::test]
+async fn one_that_hears_of_a_pause_while_it_looks_at_the_stream_fills_nothing() {
+    let server = NatsServer::start().await;
+    let proxy = FaultProxy::start(server.addr()).await.unwrap();
+    let stage = Stage::at(&format!("nats://{}", proxy.addr())).await;
+    stage.append(10).await;
+    let mut relay = stage.relay();
+    relay.drain_once().await.unwrap();
+    stage.append(3).await;
+    // The state with a hole: 11 and 12 are missing, 13 is there.
+    let direct = Stage { url: server.url(), pool: stage.pool.clone(), db: stage.db };
+    direct.publish_as_relay(13).await;
+    proxy.cut();
+    direct.sql("SELECT seqline.set_relay_paused('jetstream', true, 'a look')").await;
+    let paused = async || relay.drain_once().await.is_ok_and(|done| done.behind == 3);
+    eventually(LONG, "it is back, and knows", paused).await;
+    assert_eq!(direct.info().await.state.last_sequence, 11);
+    direct.sql("SELECT seqline.set_relay_paused('jetstream', false, 'seen')").await;
+    relay.drain_once().await.unwrap();
+    relay.drain_once().await.unwrap();
+    direct.assert_once().await;
+}
+
+#[tokio::test]
+async fn a_pause_where_the_log_has_dropped_what_comes_next_hides_nothing_of_the_backlog() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(20).await;
+    let mut relay = stage.relay();
+    relay.drain_once().await.unwrap();
+    stage.append(80).await;
+    stage.sql("SELECT seqline.set_relay_paused('jetstream', true, 'a look')").await;
+    relay.drain_once().await.unwrap();
+    // As a retention does that did not wait.
+    stage.sql("SET session_replication_role = replica; DELETE FROM seqline.event_log WHERE seq <= 50").await;
+    assert_eq!(relay.drain_once().await.unwrap().behind, 80);
+    assert_eq!(relay.tally().behind(), 80);
 }

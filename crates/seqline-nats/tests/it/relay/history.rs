@@ -135,3 +135,37 @@ async fn a_new_epoch_of_the_same_events_doubles_none_of_them() {
         stage.messages().await.iter().map(|message| message.identity.unwrap().epoch).collect();
     assert_eq!(epochs.len(), 2);
 }
+
+/// A relay that begins there is as visible, and is helped in the same way, as one that was there before.
+#[tokio::test]
+async fn a_first_start_on_a_stream_of_another_history_can_be_seen_and_settled() {
+    for settle in ["a new epoch", "a rewind"] {
+        let server = NatsServer::start().await;
+        let copy = restore(&server, 100, 200).await;
+        in_place(&copy).await;
+        copy.sql("DELETE FROM seqline.relay_cursors").await;
+        copy.append(150).await;
+        let mut relay = copy.relay();
+        for _ in 0..2 {
+            assert_eq!(relay.drain_once().await.unwrap_err().kind(), "histories_differ");
+        }
+        assert_eq!(copy.stalled_by().await.as_deref(), Some("histories_differ"));
+        assert_eq!(copy.incidents().await.get("histories_differ"), Some(&1));
+        // Nor does it go on in another process.
+        drop(relay);
+        copy.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+        let mut relay = copy.relay();
+        assert_eq!(relay.drain_once().await.unwrap_err().kind(), "histories_differ");
+        assert_eq!(copy.messages().await.len(), 300);
+        if settle == "a rewind" {
+            copy.sql("SELECT seqline.rewind_relay('jetstream', 200, true, 'the log is right')").await;
+        } else {
+            new_epoch(&copy).await;
+        }
+        relay.drain_once().await.unwrap();
+        assert_eq!(copy.stalled_by().await, None);
+        assert_eq!(copy.positions().await[300..], (201..=350).collect::<Vec<i64>>(), "after {settle}");
+        let incidents = copy.incidents().await;
+        assert!(!incidents.contains_key("stream_recreated"), "{incidents:?}");
+    }
+}

@@ -10,5 +10,6 @@ mod history;
 mod limits;
 mod logs;
 mod loss;
+mod recovery;
 mod support;
 mod two;
