@@ -163,10 +163,11 @@ impl Relay {
         (link.unanswered > 0 && silent).then_some(RelayError::Unacknowledged)
     }
 
-    /// Begins to read the next page when the one before is half sent.
+    /// Begins to read the next page when the one before is half sent, or does not fill the next batch.
     fn read_ahead(&self, flight: &mut Flight) -> Result<(), RelayError> {
-        let half = self.config.page as usize / 2;
-        if flight.reading.is_some() || flight.head_reached || flight.buffer.len() > half {
+        let (half, batch) = (self.config.page / 2, self.config.atomic_batches.unwrap_or(0));
+        let enough = flight.buffer.len() > half as usize && flight.buffer.len() >= batch as usize;
+        if flight.reading.is_some() || flight.head_reached || enough {
             return Ok(());
         }
         let store::Lease { name, holder, generation, length } = self.lease()?;
@@ -274,12 +275,13 @@ impl Relay {
         flight.heard_at = self.clock.elapsed();
         for (number, Ready { position, size, mut outgoing }) in (1..).zip(batch) {
             let place = link.window.push(position, size);
-            let first = flight.batch.as_ref().map_or(place, |batch| *batch.start());
-            flight.batch = Some(first..=place);
             if number == 1 {
                 outgoing.headers.insert(NATS_EXPECTED_LAST_SEQUENCE, (link.origin + place).to_string());
             }
+            // One alone is no batch, and is answered as any single message.
             if last > 1 {
+                let first = flight.batch.as_ref().map_or(place, |batch| *batch.start());
+                flight.batch = Some(first..=place);
                 outgoing.headers.insert(BATCH_ID, id.as_str());
                 outgoing.headers.insert(BATCH_SEQUENCE, number.to_string());
             }

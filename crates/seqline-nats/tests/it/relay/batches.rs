@@ -97,3 +97,44 @@ async fn a_server_that_is_too_old_for_batches_is_refused_by_name() {
     assert_eq!(relay.drain_once().await.unwrap_err().kind(), "atomic_batches_unsupported");
     assert_eq!(relay.tally().stalled_by(), Some("atomic_batches_unsupported"));
 }
+
+/// A batch is larger than half a page, or than a page, or is cut by its bytes: it is read until there is enough for the next one.
+#[tokio::test]
+async fn batches_of_any_size_are_filled_from_pages_of_any_size() {
+    let uncut = 8 * 1024 * 1024;
+    for (count, window_bytes) in [(400, uncut), (1000, uncut), (500, 100_000)] {
+        let server = NatsServer::start().await;
+        let stage = Stage::new(&server).await;
+        stage.append(3000).await;
+        let mut relay = stage.relay_with(|config| {
+            config.atomic_batches = Some(count);
+            config.window_bytes = window_bytes;
+        });
+        let done = seqline::Clock::system().timeout(LONG, relay.drain_once()).await;
+        let done =
+            done.unwrap_or_else(|| panic!("it hangs with batches of {count} and {window_bytes} bytes"));
+        assert_eq!(done.unwrap().published, 3000);
+        stage.assert_once_in_order().await;
+    }
+}
+
+/// An event that is larger than a batch may be goes alone, and the broker says of it what it says of any single one.
+#[tokio::test]
+async fn a_batch_of_one_that_the_broker_remembers_counts_as_there() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(20).await;
+    stage.relay().drain_once().await.unwrap();
+    stage
+        .sql("UPDATE seqline.relay_cursors SET leased_until = now(), position = 17, stream_seq = 17, position_at_seq = 17")
+        .await;
+    let stream = stage.context().await.get_stream("EVENTS").await.unwrap();
+    stream.delete_message(20).await.unwrap();
+    stage.append(10).await;
+    let mut relay = stage.relay_with(|config| {
+        config.atomic_batches = Some(10);
+        config.window_bytes = 1;
+    });
+    assert_eq!(relay.drain_once().await.unwrap().position, 30);
+    assert_eq!(stage.positions().await, (1..=30).filter(|position| *position != 20).collect::<Vec<i64>>());
+}
