@@ -83,5 +83,9 @@ pub(crate) const CROWDED_AFTER: u32 = 3;
 /// How many are published so before the usual way is tried again.
 pub(crate) const SINGLY_AT_ONCE: usize = 100;
 
+/// After how many passes in a row without progress a relay says what they ended with, where one alone means nothing. With the pauses in between
+/// that is ten seconds at least: a cluster has elected a leader by then, and a connection that was cut is back.
+pub(crate) const STALLED_AFTER: u32 = 10;
+
 /// How often a relay says in the log of the process that it met something of a kind. The row counts all of it.
 pub(crate) const INCIDENT_LOG_INTERVAL: Duration = Duration::from_secs(60);

@@ -29,6 +29,12 @@ pub(super) mod code {
     pub(crate) const DUPLICATE_IN_PROCESS: u64 = 10158;
     /// A message of a batch was stored before.
     pub(crate) const BATCH_DUPLICATE: u64 = 10201;
+    /// Part of a batch is missing, or the broker has given it up.
+    pub(crate) const BATCH_INCOMPLETE: u64 = 10176;
+    /// The stream has more batches open than it bears, those that somebody left behind among them.
+    pub(crate) const BATCHES_TOO_MANY: u64 = 10210;
+    /// The stream allows no batches.
+    pub(crate) const BATCHES_OFF: u64 = 10174;
     /// The stream bears no more at once.
     pub(crate) const TOO_MANY: u64 = 10167;
     /// The stream of this subject is another one.

@@ -7,7 +7,7 @@ use crate::broker::BrokerError;
 use crate::stream::StreamError;
 
 /// All that can keep a relay from going on, and not only for a moment, by [name](RelayError::kind).
-pub const STALLED_BY: [&str; 12] = [
+pub const STALLED_BY: [&str; 23] = [
     "broker_unreachable",
     "login_refused",
     "settings",
@@ -20,6 +20,33 @@ pub const STALLED_BY: [&str; 12] = [
     "atomic_batches_unsupported",
     "history_unsettled",
     "histories_differ",
+    "no_stream",
+    "unacknowledged",
+    "connection_lost",
+    "unread",
+    "unreadable",
+    "conflict",
+    "batch_refused",
+    "too_many",
+    "too_large",
+    "history_changed",
+    "log",
+];
+
+/// Those of them that are over as a rule when the relay has looked again: another leader is there, the limit that was changed is known, a batch goes
+/// singly. They count when they are all there is for long.
+const OVER_SOON: [&str; 11] = [
+    "no_stream",
+    "unacknowledged",
+    "connection_lost",
+    "unread",
+    "unreadable",
+    "conflict",
+    "batch_refused",
+    "too_many",
+    "too_large",
+    "history_changed",
+    "log",
 ];
 
 /// Why a pass of a relay ended before everything was published. Nothing is lost by it: the next pass looks where the stream is, and goes on.
@@ -128,6 +155,9 @@ impl RelayError {
             Self::Refused(code::TOO_MANY) => "too_many",
             Self::Refused(code::TOO_LARGE) => "too_large",
             Self::Refused(code::WRONG_STREAM) => "stream_mismatch",
+            Self::Refused(
+                code::BATCH_DUPLICATE | code::BATCH_INCOMPLETE | code::BATCHES_TOO_MANY | code::BATCHES_OFF,
+            ) => "batch_refused",
             Self::Refused(_) => "refused",
             Self::Unreadable => "unreadable",
             Self::Unread => "unread",
@@ -142,11 +172,17 @@ impl RelayError {
         }
     }
 
-    /// Whether it keeps the relay from going on, and not only for a moment: what is recorded as `stalled_by`. A database that is away cannot
-    /// be told, and a limit of the broker that was changed a moment ago is found out with everything else.
+    /// Whether it keeps the relay from going on, and not only for a moment: what is recorded as `stalled_by` at once. What is over as a rule when
+    /// the relay has looked again is recorded when it is not; a database that is away cannot be told.
     #[must_use]
     pub fn stalls(&self) -> bool {
-        STALLED_BY.contains(&self.kind())
+        let kind = self.kind();
+        STALLED_BY.contains(&kind) && !OVER_SOON.contains(&kind)
+    }
+
+    /// Whether time may mend it, and not only somebody.
+    pub(super) fn may_pass(&self) -> bool {
+        matches!(self, Self::Stream(_) | Self::NoRoom(_)) || !self.stalls() && !matches!(self, Self::Log(_))
     }
 
     /// Whether another process may reach the broker where this one cannot.

@@ -204,6 +204,8 @@ pub struct Relay {
     progress: u64,
     /// Whether there were any in the pass before.
     progressed: bool,
+    /// How many passes in a row ended with an error and without progress, since that was last told.
+    fruitless: u32,
     /// The pass before had room for next to nothing because something else was stored in between.
     squeezed: bool,
     /// How often in a row that was so because of messages that no relay wrote.
@@ -262,6 +264,7 @@ impl Relay {
             singly_to: 0,
             progress: 0,
             progressed: false,
+            fruitless: 0,
             squeezed: false,
             crowded: 0,
             database_away: false,

@@ -1,7 +1,7 @@
 //! What is told of how a pass ended: to whoever looks at the row, to metrics, and once to the log of the process.
 
 use super::{Drained, Relay, RelayError};
-use crate::limits::{CROWDED_BELOW, STOP_PATIENCE};
+use crate::limits::{CROWDED_BELOW, STALLED_AFTER, STOP_PATIENCE};
 use crate::store::relay as store;
 use crate::store::relay::Incident;
 
@@ -15,7 +15,10 @@ impl Relay {
             self.crowded = 0;
         }
         match done {
-            Ok(_) => self.goes_on().await,
+            Ok(_) => {
+                self.fruitless = 0;
+                self.goes_on().await;
+            }
             Err(RelayError::Stopping) => {}
             Err(RelayError::HeldElsewhere) => self.tally.set_standing_by(true),
             Err(error) => {
@@ -26,14 +29,23 @@ impl Relay {
                 if error.asks_for_less() {
                     self.adaptation.halve();
                 }
+                self.fruitless = if self.progressed { 0 } else { self.fruitless.saturating_add(1) };
                 match error {
-                    RelayError::Replaced => self.lose(),
+                    RelayError::Replaced => {
+                        self.fruitless = 0;
+                        self.lose();
+                    }
                     RelayError::Database(error) => {
+                        self.fruitless = 0;
                         if !std::mem::replace(&mut self.database_away, true) {
                             tracing::warn!(relay = %self.config.name, error = %error, "the relay cannot ask the database, trying again");
                         }
                     }
-                    error if error.stalls() => self.stall(error).await,
+                    error if error.stalls() || self.fruitless >= STALLED_AFTER => {
+                        // Those that take turns are not each told of.
+                        self.fruitless = 0;
+                        self.stall(error).await;
+                    }
                     error => {
                         tracing::debug!(relay = %self.config.name, kind = error.kind(), "the relay looks again where the stream is");
                     }
@@ -65,7 +77,7 @@ impl Relay {
         if self.tally.set_stalled(Some(kind)) != Some(kind) {
             let name = &self.config.name;
             match error {
-                RelayError::Stream(_) | RelayError::NoRoom(_) => {
+                error if error.may_pass() => {
                     tracing::warn!(relay = %name, kind, position, error = %error, "the relay stands still, trying again");
                 }
                 _ => {

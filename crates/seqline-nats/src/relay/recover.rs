@@ -19,6 +19,7 @@ use crate::message::Identity;
 use crate::store::relay as store;
 use crate::store::relay::Incident;
 use crate::stream::{self as streams, StreamError};
+use crate::subject::ALL;
 
 /// What has to be known of the stream to walk over it.
 pub(super) struct Place {
@@ -175,10 +176,12 @@ impl Relay {
         }
     }
 
-    /// Makes the stream where there is none. One that is there is adjusted once only: what an operator changes later stays.
+    /// Makes the stream where there is none. One that is there is adjusted once only: what an operator changes later stays, as long as it takes
+    /// the messages.
     async fn look_at_stream(&mut self) -> Result<Info, RelayError> {
         if self.ensured
             && let Some(info) = streams::info(&self.broker, &self.config.stream.name).await?
+            && self.takes_messages(&info)?
         {
             self.remember_facts(&info);
             return Ok(info);
@@ -190,6 +193,16 @@ impl Relay {
         self.ensured = true;
         self.remember_facts(&info);
         Ok(info)
+    }
+
+    /// Whether the stream still takes all that the relay publishes, and as it publishes it. An error when it became another kind of stream.
+    fn takes_messages(&self, info: &Info) -> Result<bool, RelayError> {
+        let config = &info.config;
+        if let Err(error @ StreamError::Mismatch { .. }) = streams::plan(Some(config), &self.config.stream) {
+            return Err(error.into());
+        }
+        let batches = config.allow_atomic_publish || self.config.atomic_batches.is_none();
+        Ok(batches && config.subjects.iter().any(|subject| subject == ALL))
     }
 
     async fn place(&self, info: &Info) -> Result<Place, RelayError> {
@@ -216,7 +229,9 @@ impl Relay {
         };
         self.remember_facts(&info);
         let created = self.held()?.cursor.stream_created;
-        Ok(created_at(&info) == created && info.state.last_sequence == link.end())
+        Ok(self.takes_messages(&info)?
+            && created_at(&info) == created
+            && info.state.last_sequence == link.end())
     }
 
     fn remember_facts(&mut self, info: &Info) {

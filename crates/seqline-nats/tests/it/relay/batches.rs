@@ -6,6 +6,7 @@ use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, eventually};
 
 use super::support::{LONG, Load, Stage};
+use crate::logged::capture;
 
 #[tokio::test]
 async fn batches_bring_each_event_once_in_order() {
@@ -137,4 +138,25 @@ async fn a_batch_of_one_that_the_broker_remembers_counts_as_there() {
     });
     assert_eq!(relay.drain_once().await.unwrap().position, 30);
     assert_eq!(stage.positions().await, (1..=30).filter(|position| *position != 20).collect::<Vec<i64>>());
+}
+
+/// What the next pass mends by itself is nothing that somebody has to look at.
+#[tokio::test]
+async fn a_batch_that_is_refused_for_an_event_in_it_stalls_nothing() {
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(20).await;
+    stage.relay().drain_once().await.unwrap();
+    stage
+        .sql("UPDATE seqline.relay_cursors SET leased_until = now(), position = 17, stream_seq = 17, position_at_seq = 17")
+        .await;
+    let stream = stage.context().await.get_stream("EVENTS").await.unwrap();
+    stream.delete_message(20).await.unwrap();
+    stage.append(30).await;
+    let (lines, _guard) = capture();
+    let mut relay = stage.relay_with(|config| config.atomic_batches = Some(10));
+    assert_eq!(relay.drain_once().await.unwrap_err().kind(), "batch_refused");
+    assert_eq!((relay.tally().stalled_by(), stage.stalled_by().await), (None, None));
+    relay.drain_once().await.unwrap();
+    assert_eq!(lines.count("stands still"), 0, "{}", lines.text());
 }

@@ -11,5 +11,6 @@ mod limits;
 mod logs;
 mod loss;
 mod recovery;
+mod stalls;
 mod support;
 mod two;
