@@ -12,7 +12,9 @@
 //! - **The cursor moves only over what is there without a hole**, and only by whoever holds the lease.
 //!
 //! What is not guaranteed: a message that somebody else writes between ours can leave a hole, which is filled late and so out of order; and a
-//! message that was deleted from the end of the stream before the cursor was past it is published again. Who publishes there so much that
+//! message that somebody deleted where the relay still has to look is missing there, and is published again unless the broker remembers its id.
+//! That is so behind the cursor, at the end of the stream and in the middle, and after the stream has lost its end or was made anew also
+//! up to 8,192 events before the last one that is there. Who publishes there so much that
 //! every place is taken before a message of ours is there has the relay publish for no place, one at a time; only then it is the
 //! lease and the broker's memory of ids that keep two relays apart. All of that is recorded, as is everything else that somebody should
 //! know: see [`operate`]. Let nobody else publish on the subjects of the stream.
