@@ -5,8 +5,9 @@
 
 use std::time::Duration;
 
+use async_nats::jetstream::Context;
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::context::{CreateStreamErrorKind, GetStreamErrorKind};
+use async_nats::jetstream::context::{CreateStreamError, CreateStreamErrorKind, GetStreamErrorKind};
 use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy, StorageType};
 
 use crate::broker::{Broker, BrokerError};
@@ -146,7 +147,8 @@ pub enum StreamError {
     },
 }
 
-/// Makes a stream what it is to be. Any number of processes may do that at the same time. No message is lost by it.
+/// Makes a stream what it is to be, for who fills it. Any number of processes may do that at the same time. The stream is never made anew; but
+/// where a limit is lower than before, the broker drops at once what is beyond it. Who only reads a stream uses [`require_stream`].
 ///
 /// Returns what the broker says of the stream, and what was left as it was.
 ///
@@ -165,28 +167,54 @@ pub async fn ensure_stream(
         let (plan, left) = plan(existing.as_ref().map(|info| &info.config), settings)?;
         let made = match (plan, existing) {
             (Plan::Leave, Some(info)) => return Ok((info, left)),
-            (Plan::Create(config) | Plan::Update(config), None) => {
-                match context.create_stream(*config).await {
-                    Ok(stream) => Ok(stream.cached_info().clone()),
-                    Err(error) => Err(error),
-                }
-            }
+            (Plan::Create(config) | Plan::Update(config), None) => create(&context, *config).await,
             (Plan::Create(config) | Plan::Update(config), Some(_)) => context.update_stream(*config).await,
             (Plan::Leave, None) => return Err(StreamError::Silent(settings.name.clone())),
         };
         match made {
             Ok(info) => return Ok((info, left)),
-            Err(error) => match error.kind() {
-                CreateStreamErrorKind::JetStream(error)
-                    if error.error_code() == ErrorCode::STREAM_NAME_EXIST => {}
-                CreateStreamErrorKind::JetStream(error) => {
-                    return Err(refused(&settings.name, error.error_code()));
-                }
-                _ => return Err(StreamError::Silent(settings.name.clone())),
-            },
+            Err(error) => unless_made(&settings.name, &error)?,
         }
     }
     Err(StreamError::Silent(settings.name.clone()))
+}
+
+/// A stream as it is, for who reads it: made with these settings where there is none, and otherwise left alone. How much it holds, and for how
+/// long, is for whoever fills it to say.
+///
+/// # Errors
+///
+/// [`StreamError`], among them [`StreamError::Mismatch`] for a stream of another kind. Only the answer "stream not found" counts as absence.
+pub async fn require_stream(broker: &Broker, settings: &StreamSettings) -> Result<Info, StreamError> {
+    settings.check()?;
+    let context = broker.jetstream().await?;
+    // Once more when another process made it in between.
+    for _ in 0..2 {
+        if let Some(info) = info(broker, &settings.name).await? {
+            refuse_another_kind(&info.config)?;
+            return Ok(info);
+        }
+        match create(&context, new_config(settings)).await {
+            Ok(info) => return Ok(info),
+            Err(error) => unless_made(&settings.name, &error)?,
+        }
+    }
+    Err(StreamError::Silent(settings.name.clone()))
+}
+
+async fn create(context: &Context, config: Config) -> Result<Info, CreateStreamError> {
+    Ok(context.create_stream(config).await?.cached_info().clone())
+}
+
+/// Fails, unless the error is that another process has made the stream in between.
+fn unless_made(name: &str, error: &CreateStreamError) -> Result<(), StreamError> {
+    match error.kind() {
+        CreateStreamErrorKind::JetStream(error) if error.error_code() == ErrorCode::STREAM_NAME_EXIST => {
+            Ok(())
+        }
+        CreateStreamErrorKind::JetStream(error) => Err(refused(name, error.error_code())),
+        _ => Err(StreamError::Silent(name.to_owned())),
+    }
 }
 
 /// What the broker says of a stream, asked of its leader; `None` when there is none.
@@ -220,21 +248,8 @@ fn refused(stream: &str, code: ErrorCode) -> StreamError {
 ///
 /// [`StreamError::Mismatch`] where only another stream would do, [`StreamError::DuplicateWindow`].
 pub fn plan(existing: Option<&Config>, wanted: &StreamSettings) -> Result<(Plan, Vec<Left>), StreamError> {
-    let max_bytes = i64::try_from(wanted.max_bytes).unwrap_or(i64::MAX);
     let Some(existing) = existing else {
-        let config = Config {
-            name: wanted.name.clone(),
-            subjects: vec![ALL.to_owned()],
-            retention: RetentionPolicy::Limits,
-            storage: StorageType::File,
-            discard: DiscardPolicy::Old,
-            max_age: wanted.max_age,
-            max_bytes,
-            num_replicas: usize::from(wanted.replicas),
-            allow_atomic_publish: wanted.atomic_batches,
-            ..Config::default()
-        };
-        return Ok((Plan::Create(Box::new(config)), Vec::new()));
+        return Ok((Plan::Create(Box::new(new_config(wanted))), Vec::new()));
     };
     refuse_another_kind(existing)?;
     if existing.duplicate_window > wanted.max_age {
@@ -252,12 +267,32 @@ pub fn plan(existing: Option<&Config>, wanted: &StreamSettings) -> Result<(Plan,
         subjects: vec![ALL.to_owned()],
         discard: DiscardPolicy::Old,
         max_age: wanted.max_age,
-        max_bytes,
+        max_bytes: max_bytes(wanted),
         num_replicas: existing.num_replicas.max(replicas),
         allow_atomic_publish: existing.allow_atomic_publish || wanted.atomic_batches,
         ..existing.clone()
     };
     Ok(if config == *existing { (Plan::Leave, left) } else { (Plan::Update(Box::new(config)), left) })
+}
+
+/// A stream that is made.
+fn new_config(wanted: &StreamSettings) -> Config {
+    Config {
+        name: wanted.name.clone(),
+        subjects: vec![ALL.to_owned()],
+        retention: RetentionPolicy::Limits,
+        storage: StorageType::File,
+        discard: DiscardPolicy::Old,
+        max_age: wanted.max_age,
+        max_bytes: max_bytes(wanted),
+        num_replicas: usize::from(wanted.replicas),
+        allow_atomic_publish: wanted.atomic_batches,
+        ..Config::default()
+    }
+}
+
+fn max_bytes(wanted: &StreamSettings) -> i64 {
+    i64::try_from(wanted.max_bytes).unwrap_or(i64::MAX)
 }
 
 /// What makes it another kind of stream: messages that go when they are read, that are kept in memory, that come from elsewhere, or that are

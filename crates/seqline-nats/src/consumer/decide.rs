@@ -44,27 +44,32 @@ pub(super) struct LogFacts {
 /// Whether a message is of the log's history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum History {
-    /// It is, or it was written before histories parted.
+    /// It is, or it was written before histories parted, as far as the log can say.
     Ours,
     /// It says so, and the log has not come so far: the database is behind, as one is that was restored and not finalized.
     Ahead,
-    /// It was written in another epoch: what the log holds at its position decides.
+    /// It says so, and the log has another event at its position: the log lost its end and went on, or no relay wrote the message.
+    Differs,
+    /// It was written in another epoch, and the log does not have it.
     Elsewhere,
 }
 
-/// What can be said of a message's history without looking at the events of the log.
-pub(super) fn history(identity: &Identity, log: &LogFacts) -> History {
-    match identity.epoch == log.epoch {
-        true if identity.position > log.head => History::Ahead,
-        true => History::Ours,
-        false => History::Elsewhere,
+/// Tells a message's history by the event that the log has at its position. An event that retention took, which is below `min_retained`, is of the
+/// log's history as far as anybody knows. The log numbers without gaps: what is missing above that was taken out of it by hand.
+pub(super) fn history(
+    identity: &Identity,
+    log: &LogFacts,
+    at_position: Option<Uuid>,
+    min_retained: i64,
+) -> History {
+    let is_there = at_position.map(|id| id == identity.event_id);
+    match (identity.epoch == log.epoch, is_there) {
+        (true, _) if identity.position > log.head => History::Ahead,
+        (true, Some(false)) => History::Differs,
+        (_, Some(true)) | (true, None) => History::Ours,
+        (false, None) if identity.position < min_retained => History::Ours,
+        (false, _) => History::Elsewhere,
     }
-}
-
-/// Whether a message of another epoch is of the log's history nevertheless: the log has that event at that place, or retention has taken the
-/// place, and then nobody knows better.
-pub(super) fn is_shared(identity: &Identity, at_position: Option<Uuid>, min_retained: i64) -> bool {
-    at_position == Some(identity.event_id) || identity.position < min_retained
 }
 
 /// Why something was given up.
@@ -115,6 +120,8 @@ pub(super) enum Came {
     Stopped,
     /// The database cannot be asked, or is behind the message. Nothing is committed.
     Undecided,
+    /// The log has another event at its position. Nothing is committed.
+    HistoriesDiffer,
 }
 
 /// What the broker is told.
@@ -143,7 +150,7 @@ pub(super) fn decide_outcome(came: Came, attempts_max: u32) -> Outcome {
         Came::FutureVersion => Outcome::Terminate { reason: Reason::FutureVersion },
         Came::Busy => Outcome::Retry { delay: BUSY_DELAY },
         Came::Stopped => Outcome::Retry { delay: Duration::ZERO },
-        Came::Undecided => Outcome::Keep,
+        Came::Undecided | Came::HistoriesDiffer => Outcome::Keep,
     }
 }
 

@@ -181,9 +181,10 @@ impl Effects<'_> {
 
     async fn on(&self, lease: &mut Lease, source: Source, works: &[Work]) -> Result<Vec<Came>, Trouble> {
         let shared = self.shared;
+        let histories = self.histories(lease, works).await?;
         let tx = shared.ask(lease.begin()).await?;
         let mut context = Context { tx, consumer: shared.name(), attempt: 1, position: 0 };
-        let mut came = self.hold(&mut context.tx, source, works).await?;
+        let mut came = self.hold(&mut context.tx, source, works, &histories).await?;
         let forgotten = self.take_back_ended(&mut context.tx).await?;
         let transaction = self.claim(&mut context.tx, source, works, &mut came).await?;
         let effects = Box::pin(self.run_handlers(&mut context, works, &mut came)).await;

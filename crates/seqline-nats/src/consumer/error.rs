@@ -37,17 +37,22 @@ pub enum PassError {
     /// The log does not reach as far as a message: the database is behind the stream.
     #[error("the log ends before a message of its history")]
     DatabaseBehind,
+    /// The log has another event where a message of its epoch says that its event is: the database lost its end and went on, or no relay wrote the
+    /// message. Nobody can say which of them is right, so the message stays in hand until the restore is finalized, or it is deleted.
+    #[error("the log has another event at the position of a message of its epoch")]
+    HistoriesDiffer,
     /// A handler lost a conflict with another transaction.
     #[error("a handler lost a conflict with another transaction")]
     Conflict,
 }
 
 impl PassError {
+    /// Whether the database cannot be asked. One that is behind can.
     pub(super) fn is_of_database(&self) -> bool {
-        self.kind() == "database"
+        matches!(self, Self::Database(_) | Self::DatabaseLate | Self::Commit(_))
     }
 
-    /// For figures and logs: `broker`, `stream`, `consumer`, `database` or `conflict`.
+    /// For figures and logs: `broker`, `stream`, `consumer`, `database`, `histories_differ` or `conflict`.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -55,6 +60,7 @@ impl PassError {
             Self::Stream(_) => "stream",
             Self::Refused(_) | Self::Mismatch(_) => "consumer",
             Self::Database(_) | Self::DatabaseLate | Self::Commit(_) | Self::DatabaseBehind => "database",
+            Self::HistoriesDiffer => "histories_differ",
             Self::Conflict => "conflict",
         }
     }

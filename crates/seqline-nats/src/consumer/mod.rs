@@ -26,7 +26,7 @@
 //! - What the broker dropped before it was delivered, at a bound of the stream or by somebody's hand, is found by comparing the log with what was
 //!   handled, and is handled from the log.
 //! - Order is that of the log as long as nothing fails and one process runs. Whoever needs more looks at versions of resources.
-//! - It needs the rights of `seqline_app`.
+//! - It needs the rights of `seqline_consumer` and `seqline_reader`, and those of its handler.
 //!
 //! # Modules
 //!

@@ -17,7 +17,7 @@ use super::pull::{PullError, Puller};
 use super::runtime::{Runtime, Shared, State};
 use crate::store;
 use crate::store::consumers::{Asking, Registration};
-use crate::stream::{StreamError, ensure_stream};
+use crate::stream::{StreamError, require_stream};
 
 /// How many messages are looked at for the first one of a relay.
 const FIRST_LOOKS_MAX: usize = 20;
@@ -100,10 +100,7 @@ impl Runtime {
         if state.link.is_some() {
             return Ok(());
         }
-        let (info, left) = ensure_stream(&shared.broker, &shared.stream).await?;
-        if !left.is_empty() && !std::mem::replace(&mut state.said_left, true) {
-            tracing::warn!(consumer = shared.name(), settings = ?left, "stream differs from what was asked for and is left as it is");
-        }
+        let info = require_stream(&shared.broker, &shared.stream).await?;
         let stream = self.stream().await?;
         if state.registration.is_none() {
             state.registration = shared.registration().await?;

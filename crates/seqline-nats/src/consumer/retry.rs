@@ -63,7 +63,10 @@ impl Runtime {
         let settled = Box::pin(effects.settle(Source::Retries, works)).await;
         let mut progress = has_gone;
         for (work, came) in settled.done {
-            progress += usize::from(!matches!(came, Came::Busy | Came::Undecided | Came::Stopped));
+            progress += usize::from(!matches!(
+                came,
+                Came::Busy | Came::Undecided | Came::HistoriesDiffer | Came::Stopped
+            ));
             self.note(state, &work, came, true, pass);
         }
         match settled.error {

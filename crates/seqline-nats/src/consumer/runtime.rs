@@ -77,7 +77,6 @@ pub(super) struct State {
     pub(super) reconcile_at: Duration,
     /// When the broker is asked for figures.
     facts_at: Duration,
-    pub(super) said_left: bool,
     pub(super) said_unchanged: bool,
     /// Until when a handler counts as one that fails, if the log says that it does.
     pub(super) failing_until: Option<Duration>,
@@ -151,7 +150,8 @@ impl Shared {
 }
 
 impl Runtime {
-    /// Makes one. `pool` is of a login with the rights of `seqline_app`.
+    /// Makes one. `pool` is of a login with the rights of `seqline_consumer` and `seqline_reader`, and with those that its handler needs. A `stream`
+    /// that is there is left as it is: the settings are for one that has to be made.
     #[must_use]
     pub fn new(
         pool: PgPool,
@@ -389,23 +389,23 @@ impl Runtime {
         {
             hook();
         }
-        let mut is_behind = false;
+        let mut kept = None;
         for (work, came) in settled.done {
             self.note(state, &work, came, false, pass);
             match (&work.reply, came) {
                 (_, Came::Undecided) => {
-                    is_behind = true;
+                    kept.get_or_insert(PassError::DatabaseBehind);
+                    state.works.push(work);
+                }
+                (_, Came::HistoriesDiffer) => {
+                    kept = Some(PassError::HistoriesDiffer);
                     state.works.push(work);
                 }
                 (Some(reply), came) => self.tell(state, reply, came).await,
                 (None, _) => {}
             }
         }
-        match settled.error {
-            Some(error) => Err(error),
-            None if is_behind => Err(PassError::DatabaseBehind),
-            None => Ok(()),
-        }
+        settled.error.or(kept).map_or(Ok(()), Err)
     }
 
     /// Tells events from what is none, and what is asked for from what is not.

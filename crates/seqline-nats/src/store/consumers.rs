@@ -1,6 +1,8 @@
 //! Consumers of the stream: that they are there, and how far the log was compared with what they have handled.
 
-use sqlx::{PgConnection, Row};
+use std::collections::BTreeMap;
+
+use sqlx::{AssertSqlSafe, PgConnection, Row};
 use uuid::Uuid;
 
 /// What is recorded of a consumer.
@@ -102,6 +104,33 @@ pub(crate) async fn ids_at(
         .persistent(false)
         .fetch_all(connection)
         .await
+}
+
+/// What the log has at some positions, and where it ends.
+pub(crate) struct LogAt {
+    pub(crate) epoch: Uuid,
+    pub(crate) head: i64,
+    pub(crate) ids: BTreeMap<i64, Uuid>,
+}
+
+/// Reads what the log has at these positions. They are written into the statement, so that planning leaves out partitions and there is one way to
+/// the server and back.
+pub(crate) async fn log_at(connection: &mut PgConnection, positions: &[i64]) -> Result<LogAt, sqlx::Error> {
+    let positions = positions.iter().map(i64::to_string).collect::<Vec<_>>().join(",");
+    let statement = format!(
+        "SELECT i.epoch, seqline.head(), e.seq, e.id FROM seqline.log_identity i
+         LEFT JOIN seqline.event_log e ON e.seq = ANY ('{{{positions}}}'::bigint[])"
+    );
+    // Numbers, and nothing that anybody has written.
+    let rows = sqlx::raw_sql(AssertSqlSafe(statement)).fetch_all(connection).await?;
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let mut found = LogAt { epoch: first.try_get(0)?, head: first.try_get(1)?, ids: BTreeMap::new() };
+    for row in &rows {
+        if let Some(seq) = row.try_get(2)? {
+            found.ids.insert(seq, row.try_get(3)?);
+        }
+    }
+    Ok(found)
 }
 
 /// Has every event that a consumer asks for, of the positions above `after` up to `until`, and that it neither handled nor gave up nor is to try

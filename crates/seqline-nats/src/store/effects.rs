@@ -13,25 +13,17 @@ pub(crate) struct Bounds {
     pub(crate) client_check: Duration,
 }
 
-/// What is known when a transaction has begun.
-pub(crate) struct Held {
-    pub(crate) epoch: Uuid,
-    pub(crate) head: i64,
-    /// Of each event that was asked for, in that order, whether nobody else has it in hand.
-    pub(crate) free: Vec<bool>,
-}
-
 /// Takes events in hand until the end of the transaction, those that nobody else has, without waiting. Sets what the transaction may take, so
-/// that it ends also when its process hangs, and soon after that is gone. Only some systems can tell that while a statement runs.
+/// that it ends also when its process hangs, and soon after that is gone. Only some systems can tell that while a statement runs. Of each event, in
+/// the order of `event_ids`, whether nobody else has it in hand.
 pub(crate) async fn hold(
     connection: &mut PgConnection,
     consumer: &str,
     event_ids: &[Uuid],
     bounds: Bounds,
-) -> Result<Held, sqlx::Error> {
+) -> Result<Vec<bool>, sqlx::Error> {
     let row = sqlx::query(
-        "SELECT (SELECT i.epoch FROM seqline.log_identity i), seqline.head(),
-             ARRAY(
+        "SELECT ARRAY(
                  SELECT pg_try_advisory_xact_lock(hashtextextended($1 || ':' || asked.id::text, 0))
                  FROM unnest($2::uuid[]) WITH ORDINALITY AS asked (id, place) ORDER BY asked.place
              ),
@@ -45,7 +37,7 @@ pub(crate) async fn hold(
     .bind(ms(bounds.client_check))
     .fetch_one(connection)
     .await?;
-    Ok(Held { epoch: row.try_get(0)?, head: row.try_get(1)?, free: row.try_get(2)? })
+    row.try_get(0)
 }
 
 /// 0 would be no bound at all, and the most that PostgreSQL takes is an int.

@@ -57,6 +57,7 @@ fn each_end_of_a_message_has_its_outcome() {
         (Came::Busy, Outcome::Retry { delay: BUSY_DELAY }),
         (Came::Stopped, Outcome::Retry { delay: Duration::ZERO }),
         (Came::Undecided, Outcome::Keep),
+        (Came::HistoriesDiffer, Outcome::Keep),
     ] {
         assert_eq!(decide_outcome(came, ATTEMPTS), outcome, "{came:?}");
     }
@@ -94,22 +95,21 @@ fn a_later_version_is_told_from_garbage_only_when_a_relay_wrote_it() {
 }
 
 #[test]
-fn a_message_of_this_epoch_is_ours_as_far_as_the_log_goes() {
+fn the_event_that_the_log_has_at_its_position_tells_the_history_of_a_message() {
     let (identity, _) = message();
-    let log = |epoch, head| LogFacts { epoch, head };
-    assert_eq!(history(&identity, &log(identity.epoch, 7)), History::Ours);
-    assert_eq!(history(&identity, &log(identity.epoch, 6)), History::Ahead);
-    assert_eq!(history(&identity, &log(Uuid::now_v7(), 7)), History::Elsewhere);
-    assert_eq!(history(&identity, &log(Uuid::now_v7(), 6)), History::Elsewhere);
-}
-
-#[test]
-fn a_message_of_another_epoch_is_ours_if_the_log_has_its_event_or_cannot_say() {
-    let (identity, _) = message();
-    assert!(is_shared(&identity, Some(identity.event_id), 1));
-    assert!(!is_shared(&identity, Some(Uuid::now_v7()), 1));
-    assert!(!is_shared(&identity, None, 7));
-    assert!(is_shared(&identity, None, 8));
+    let (id, other) = (identity.event_id, Uuid::now_v7());
+    let told =
+        |epoch, head, at, min_retained| history(&identity, &LogFacts { epoch, head }, at, min_retained);
+    let (ours, elsewhere) = (identity.epoch, Uuid::now_v7());
+    assert_eq!(told(ours, 7, Some(id), 1), History::Ours);
+    assert_eq!(told(ours, 7, None, 1), History::Ours);
+    assert_eq!(told(ours, 7, Some(other), 1), History::Differs);
+    assert_eq!(told(ours, 6, None, 1), History::Ahead);
+    assert_eq!(told(elsewhere, 7, Some(id), 1), History::Ours);
+    assert_eq!(told(elsewhere, 7, Some(other), 1), History::Elsewhere);
+    assert_eq!(told(elsewhere, 7, None, 7), History::Elsewhere);
+    assert_eq!(told(elsewhere, 6, None, 7), History::Elsewhere);
+    assert_eq!(told(elsewhere, 7, None, 8), History::Ours);
 }
 
 #[test]

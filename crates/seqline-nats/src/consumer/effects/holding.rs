@@ -1,28 +1,59 @@
 //! What a transaction takes in hand, and what of it is new.
 
+use seqline::pool::Lease;
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Effects, Held, Source, Work};
-use crate::consumer::decide::{Came, History, LogFacts, history, is_shared};
+use crate::consumer::decide::{Came, History, LogFacts, history};
 use crate::consumer::error::PassError;
 use crate::limits::CLIENT_CHECK_INTERVAL;
+use crate::message::Identity;
 use crate::store;
 use crate::store::effects::{Bounds, Found};
 
 impl Effects<'_> {
-    /// Takes events in hand, and finds out which of them are of the log's history. Those that remain undecided can be claimed, unless they are
-    /// ahead of the log: these are marked as busy until the claim is made.
+    /// Finds out which events are of the log's history. Before the transaction: who has read the log in one keeps retention waiting until its end.
+    pub(super) async fn histories(
+        &self,
+        lease: &mut Lease,
+        works: &[Work],
+    ) -> Result<Vec<History>, PassError> {
+        let shared = self.shared;
+        let identities: Vec<&Identity> = works.iter().filter_map(|work| work.identity.as_ref()).collect();
+        if identities.is_empty() {
+            return Ok(vec![History::Ours; works.len()]);
+        }
+        let positions: Vec<i64> = identities.iter().map(|identity| identity.position).collect();
+        let found = shared.ask(store::consumers::log_at(lease.connection(), &positions)).await?;
+        let log = LogFacts { epoch: found.epoch, head: found.head };
+        let is_retained =
+            identities.iter().all(|it| it.epoch == log.epoch || found.ids.contains_key(&it.position));
+        let min_retained = match is_retained {
+            // Nobody needs to know.
+            true => i64::MIN,
+            false => {
+                let bounds = lease.alone(async |connection| store::consumers::bounds(connection).await);
+                shared.ask(bounds).await?.min_retained
+            }
+        };
+        let of = |identity: &Identity| {
+            history(identity, &log, found.ids.get(&identity.position).copied(), min_retained)
+        };
+        Ok(works.iter().map(|work| work.identity.as_ref().map_or(History::Ours, of)).collect())
+    }
+
+    /// Takes events in hand. Those that remain undecided can be claimed, unless they are ahead of the log.
     pub(super) async fn hold(
         &self,
         tx: &mut PgConnection,
         source: Source,
         works: &[Work],
+        histories: &[History],
     ) -> Result<Vec<Held>, PassError> {
         let shared = self.shared;
         let ids: Vec<Uuid> = works.iter().map(|work| work.event_id).collect();
-        let held = shared.ask(store::effects::hold(tx, shared.name(), &ids, self.bounds())).await?;
-        let mut free = held.free;
+        let mut free = shared.ask(store::effects::hold(tx, shared.name(), &ids, self.bounds())).await?;
         if source == Source::Retries {
             let due = shared.ask(store::retries::hold_due(tx, shared.name(), &ids)).await?;
             for (work, free) in works.iter().zip(&mut free) {
@@ -32,32 +63,12 @@ impl Effects<'_> {
                 *free &= due.iter().any(unchanged);
             }
         }
-        let log = LogFacts { epoch: held.epoch, head: held.head };
-        let histories: Vec<History> = works
-            .iter()
-            .map(|work| work.identity.as_ref().map_or(History::Ours, |identity| history(identity, &log)))
-            .collect();
-        let elsewhere: Vec<i64> = works
-            .iter()
-            .zip(&histories)
-            .filter(|(_, history)| **history == History::Elsewhere)
-            .map(|(work, _)| work.position)
-            .collect();
-        let (mut at, mut min_retained) = (Vec::new(), i64::MAX);
-        if !elsewhere.is_empty() {
-            at = shared.ask(store::consumers::ids_at(tx, &elsewhere)).await?;
-            min_retained = shared.ask(store::consumers::bounds(tx)).await?.min_retained;
-        }
-        let standing = works.iter().zip(histories).zip(free).map(|((work, history), free)| {
-            let id_at = at.iter().find(|(seq, _)| *seq == work.position).map(|(_, id)| *id);
-            match (free, history, &work.identity) {
-                (false, ..) => Held::Not(Came::Busy),
-                (true, History::Ahead, _) => Held::Not(Came::Undecided),
-                (true, History::Elsewhere, Some(identity)) if !is_shared(identity, id_at, min_retained) => {
-                    Held::Not(Came::OtherHistory)
-                }
-                _ => Held::Yes,
-            }
+        let standing = free.into_iter().zip(histories).map(|(free, history)| match (free, history) {
+            (false, _) => Held::Not(Came::Busy),
+            (true, History::Ours) => Held::Yes,
+            (true, History::Ahead) => Held::Not(Came::Undecided),
+            (true, History::Differs) => Held::Not(Came::HistoriesDiffer),
+            (true, History::Elsewhere) => Held::Not(Came::OtherHistory),
         });
         Ok(standing.collect())
     }

@@ -3,7 +3,9 @@
 mod crashes;
 mod delivery;
 mod failures;
+mod forked;
 mod histories;
+mod leaving;
 mod logs;
 mod outages;
 mod reconciling;
