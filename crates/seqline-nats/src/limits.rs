@@ -24,6 +24,12 @@ pub(crate) const CONFLICTS_MAX: u32 = 3;
 /// How long a failure waits for the transaction that it ended to be gone from the server, which then lets go of the event.
 pub(crate) const FAILED_LOCK_WAIT: Duration = Duration::from_secs(10);
 
+/// How long it waits each time that it is tried again. The pass goes on without it.
+pub(crate) const OWED_LOCK_WAIT: Duration = Duration::from_millis(50);
+
+/// How many failures of a consumer may wait to be recorded. Each is of an event that another process has had in hand for longer than that.
+pub(crate) const OWED_MAX: usize = 100;
+
 /// How much later than the server a statement is given up here: the way there and back, so that as a rule the server says why it ended.
 pub(crate) const NETWORK_MARGIN: Duration = Duration::from_secs(2);
 

@@ -22,11 +22,12 @@ use super::decide::Came;
 use super::error::PassError;
 use super::handler::Context;
 use super::runtime::Shared;
+use crate::limits::FAILED_LOCK_WAIT;
 use crate::message::Identity;
 
 use calling::ENDED;
 pub(super) use calling::discard;
-pub(super) use writing::letter;
+pub(super) use writing::{Unrecorded, letter};
 
 /// An event that is to be handled.
 #[derive(Debug)]
@@ -155,7 +156,13 @@ impl Effects<'_> {
                 Err(Trouble::Spoiled { index, error_type }) => Some((index, error_type)),
             };
             if let Some((index, error_type)) = failed {
-                match Box::pin(self.record_failure(source, &group[index], error_type)).await {
+                let unrecorded = Unrecorded::of(&group[index], error_type);
+                let recorded = match Box::pin(self.record_failure(&unrecorded, FAILED_LOCK_WAIT)).await {
+                    // Somebody else has it, and may have it for long: it is theirs now, and this failure comes on top.
+                    Err(error) if error.is_lock_timeout() && self.shared.owe(unrecorded) => Ok(Came::Busy),
+                    recorded => recorded,
+                };
+                match recorded {
                     Ok(came) => {
                         self.shared.forget_bad_luck(group[index].event_id);
                         settled.done.push((group.remove(index), came));

@@ -52,6 +52,11 @@ impl PassError {
         matches!(self, Self::Database(_) | Self::DatabaseLate | Self::Commit(_))
     }
 
+    /// Whether something that somebody else has was waited for in vain.
+    pub(super) fn is_lock_timeout(&self) -> bool {
+        matches!(self, Self::Database(error) if error.sqlstate() == Some("55P03"))
+    }
+
     /// For figures and logs: `broker`, `stream`, `consumer`, `database`, `histories_differ` or `conflict`.
     #[must_use]
     pub fn kind(&self) -> &'static str {

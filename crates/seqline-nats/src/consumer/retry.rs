@@ -67,7 +67,7 @@ impl Runtime {
                 came,
                 Came::Busy | Came::Undecided | Came::HistoriesDiffer | Came::Stopped
             ));
-            self.note(state, &work, came, true, pass);
+            self.note((work.event_id, work.position), came, true, pass);
         }
         match settled.error {
             Some(error) => Err(error),

@@ -20,7 +20,7 @@ use super::config::StreamConsumerConfig;
 use super::decide::{Came, Content, Outcome, Reason, decide_outcome};
 use super::definition::{StartAt, StreamConsumer};
 use super::durable;
-use super::effects::{Effects, Ended, Source, Work, discard, letter};
+use super::effects::{Effects, Ended, Source, Unrecorded, Work, discard, letter};
 use super::error::PassError;
 use super::hand::{InHand, Keeper};
 use super::pace::Pace;
@@ -28,7 +28,7 @@ use super::place::Link;
 use super::pull::PullError;
 use super::tally::{ConsumerTally, Pass};
 use crate::broker::Broker;
-use crate::limits::{CONSUMER_FACTS_INTERVAL, FLUSH_TIMEOUT, NETWORK_MARGIN};
+use crate::limits::{CONSUMER_FACTS_INTERVAL, FLUSH_TIMEOUT, NETWORK_MARGIN, OWED_LOCK_WAIT, OWED_MAX};
 use crate::store::consumers::Registration;
 use crate::store::retries::Letter;
 use crate::stream::StreamSettings;
@@ -55,6 +55,8 @@ pub(super) struct Shared {
     before_ack: Option<Box<dyn Fn() + Send + Sync>>,
     /// Transactions that handlers have ended, and that may have to be taken back.
     ended: StdMutex<Vec<Ended>>,
+    /// Failures that are not recorded yet, because another process has the event.
+    owed: StdMutex<BTreeMap<Uuid, Unrecorded>>,
     /// How often events in hand, or due, lost a conflict.
     bad_luck: StdMutex<BTreeMap<Uuid, u32>>,
 }
@@ -133,6 +135,24 @@ impl Shared {
         self.bad_luck.lock().unwrap_or_else(PoisonError::into_inner).remove(&event_id);
     }
 
+    /// Keeps a failure to be recorded later. Whether there is room.
+    pub(super) fn owe(&self, unrecorded: Unrecorded) -> bool {
+        let mut owed = self.owed.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = owed.get_mut(&unrecorded.event_id) {
+            before.add(&unrecorded);
+            return true;
+        }
+        let has_room = owed.len() < OWED_MAX;
+        if has_room {
+            owed.insert(unrecorded.event_id, unrecorded);
+        }
+        has_room
+    }
+
+    fn owed(&self) -> Vec<Unrecorded> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
     pub(super) fn note_ended(&self, ended: Ended) {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).push(ended);
     }
@@ -162,9 +182,20 @@ impl Runtime {
         clock: Clock,
     ) -> Self {
         let (tally, before_ack) = (Arc::default(), None);
-        let (ended, bad_luck) = (StdMutex::default(), StdMutex::default());
-        let shared =
-            Shared { pool, broker, stream, consumer, config, clock, tally, before_ack, ended, bad_luck };
+        let (ended, owed, bad_luck) = Default::default();
+        let shared = Shared {
+            pool,
+            broker,
+            stream,
+            consumer,
+            config,
+            clock,
+            tally,
+            before_ack,
+            ended,
+            owed,
+            bad_luck,
+        };
         Self { shared: Arc::new(shared), state: Mutex::default() }
     }
 
@@ -305,6 +336,7 @@ impl Runtime {
         pass: &mut Pass,
     ) -> Result<(), PassError> {
         self.give_back_forgotten(state).await;
+        Box::pin(self.record_owed(stop, pass)).await?;
         Box::pin(self.try_again(state, stop, pass)).await?;
         Box::pin(self.link(state)).await?;
         Box::pin(self.reconcile(state)).await?;
@@ -320,6 +352,20 @@ impl Runtime {
         for reply in keeper.held_besides(state.replies()) {
             self.tell(state, &reply, Came::Stopped).await;
         }
+    }
+
+    /// Records failures that could not be recorded when they happened.
+    async fn record_owed(&self, stop: &CancellationToken, pass: &mut Pass) -> Result<(), PassError> {
+        let effects = Effects { shared: &self.shared, stop };
+        for unrecorded in self.shared.owed() {
+            let came = match Box::pin(effects.record_failure(&unrecorded, OWED_LOCK_WAIT)).await {
+                Err(error) if error.is_lock_timeout() => continue,
+                recorded => recorded?,
+            };
+            self.shared.owed.lock().unwrap_or_else(PoisonError::into_inner).remove(&unrecorded.event_id);
+            self.note((unrecorded.event_id, unrecorded.position), came, true, pass);
+        }
+        Ok(())
     }
 
     /// Gets messages, if there are none in hand. Only with nothing else to do it waits for one.
@@ -391,7 +437,7 @@ impl Runtime {
         }
         let mut kept = None;
         for (work, came) in settled.done {
-            self.note(state, &work, came, false, pass);
+            self.note((work.event_id, work.position), came, false, pass);
             match (&work.reply, came) {
                 (_, Came::Undecided) => {
                     kept.get_or_insert(PassError::DatabaseBehind);
@@ -451,19 +497,19 @@ impl Runtime {
     }
 
     /// Counts what came of an event.
-    pub(super) fn note(&self, _: &State, work: &Work, came: Came, from_log: bool, pass: &mut Pass) {
+    pub(super) fn note(&self, event: (Uuid, i64), came: Came, from_log: bool, pass: &mut Pass) {
         match (came, decide_outcome(came, self.shared.config.attempts)) {
             (Came::Handled, _) => pass.handled += 1,
             (Came::Duplicate | Came::Settled, _) => pass.duplicates += 1,
             (Came::Failed { .. }, Outcome::Terminate { reason }) => {
                 pass.dead += 1;
                 pass.terminated += u64::from(!from_log);
-                self.say_dead_letter(work, reason);
+                self.say_dead_letter(event, reason);
             }
             (Came::Failed { .. }, _) => pass.retried += 1,
             (Came::OtherHistory, _) => {
                 pass.dead += 1;
-                self.say_dead_letter(work, Reason::OtherHistory);
+                self.say_dead_letter(event, Reason::OtherHistory);
             }
             _ => {}
         }

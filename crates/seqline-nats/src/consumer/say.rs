@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::decide::Reason;
-use super::effects::Work;
 use super::runtime::{Runtime, State};
 use super::tally::Pass;
 
@@ -11,12 +12,12 @@ use super::tally::Pass;
 const FAILURE_QUIET: Duration = Duration::from_secs(60);
 
 impl Runtime {
-    pub(super) fn say_dead_letter(&self, work: &Work, reason: Reason) {
+    pub(super) fn say_dead_letter(&self, (event_id, position): (Uuid, i64), reason: Reason) {
         tracing::warn!(
             consumer = self.shared.name(),
             reason = reason.as_str(),
-            event_id = %work.event_id,
-            position = work.position,
+            %event_id,
+            position,
             "stream consumer gave an event up"
         );
     }

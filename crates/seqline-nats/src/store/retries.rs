@@ -54,6 +54,36 @@ pub(crate) async fn hold_due(
     .await
 }
 
+/// Locks the row of an event, and returns how often it has failed; none when it does not wait.
+pub(crate) async fn hold_attempts(
+    connection: &mut PgConnection,
+    consumer: &str,
+    event_id: Uuid,
+) -> Result<Option<i32>, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT r.attempts FROM seqline.stream_retries r WHERE r.consumer = $1 AND r.event_id = $2 FOR UPDATE",
+    )
+    .bind(consumer)
+    .bind(event_id)
+    .fetch_optional(connection)
+    .await
+}
+
+/// Whether an event was given up.
+pub(crate) async fn is_given_up(
+    connection: &mut PgConnection,
+    consumer: &str,
+    event_id: Uuid,
+) -> Result<bool, sqlx::Error> {
+    sqlx::query_scalar(
+        "SELECT EXISTS (SELECT FROM seqline.dead_letters d WHERE d.consumer = $1 AND d.event_id = $2)",
+    )
+    .bind(consumer)
+    .bind(event_id)
+    .fetch_one(connection)
+    .await
+}
+
 /// An event that failed.
 pub(crate) struct Failure {
     pub(crate) event_id: Uuid,
@@ -64,11 +94,12 @@ pub(crate) struct Failure {
     pub(crate) error_type: &'static str,
 }
 
-/// Has events wait for their next attempt.
+/// Has events wait for their next attempt. One that waits already, because another process met it too, has failed `times` more.
 pub(crate) async fn put(
     connection: &mut PgConnection,
     consumer: &str,
     failures: &[Failure],
+    times: i32,
 ) -> Result<(), sqlx::Error> {
     sqlx::query(
         "INSERT INTO seqline.stream_retries AS r
@@ -78,7 +109,7 @@ pub(crate) async fn put(
          FROM unnest($2::uuid[], $3::bigint[], $4::bigint[], $5::int[], $6::float8[], $7::text[])
              AS f (event_id, position, stream_seq, attempts, delay, error_type)
          ON CONFLICT (consumer, event_id) DO UPDATE
-         SET attempts = excluded.attempts, next_attempt_at = excluded.next_attempt_at,
+         SET attempts = r.attempts + $8, next_attempt_at = excluded.next_attempt_at,
              error_type = excluded.error_type, updated_at = now()",
     )
     .bind(consumer)
@@ -88,6 +119,7 @@ pub(crate) async fn put(
     .bind(failures.iter().map(|it| it.attempts).collect::<Vec<_>>())
     .bind(failures.iter().map(|it| it.delay_seconds).collect::<Vec<_>>())
     .bind(failures.iter().map(|it| it.error_type).collect::<Vec<_>>())
+    .bind(times)
     .execute(connection)
     .await
     .map(drop)

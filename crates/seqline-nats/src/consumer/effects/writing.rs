@@ -1,12 +1,13 @@
 //! What a transaction says besides the effects: what failed, what is given up, what waits no longer.
 
+use std::time::Duration;
+
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use super::{Effects, Held, Source, Whence, Work};
 use crate::consumer::decide::{Came, Reason, retry_delay};
 use crate::consumer::error::PassError;
-use crate::limits::FAILED_LOCK_WAIT;
 use crate::store;
 use crate::store::retries::{Failure, Letter};
 
@@ -14,6 +15,44 @@ use crate::store::retries::{Failure, Letter};
 enum Next {
     Again(Failure),
     Never(Letter),
+}
+
+/// An event that failed, and with what.
+struct Failed<'a> {
+    event_id: Uuid,
+    position: i64,
+    whence: &'a Whence,
+    error_type: &'static str,
+}
+
+/// A failure of an event whose transaction is lost, and that is not in the database yet.
+#[derive(Debug, Clone)]
+pub(in crate::consumer) struct Unrecorded {
+    pub(in crate::consumer) event_id: Uuid,
+    pub(in crate::consumer) position: i64,
+    /// How often it had failed before, if the database knows nothing else.
+    failures: u32,
+    whence: Whence,
+    error_type: &'static str,
+    times: u32,
+}
+
+impl Unrecorded {
+    pub(super) fn of(work: &Work, error_type: &'static str) -> Self {
+        let Work { event_id, position, failures, .. } = *work;
+        Self { event_id, position, failures, whence: work.whence.clone(), error_type, times: 1 }
+    }
+
+    fn failed(&self) -> Failed<'_> {
+        let Self { event_id, position, error_type, .. } = *self;
+        Failed { event_id, position, whence: &self.whence, error_type }
+    }
+
+    /// The same one more.
+    pub(in crate::consumer) fn add(&mut self, other: &Self) {
+        self.times = self.times.saturating_add(other.times);
+        self.error_type = other.error_type;
+    }
 }
 
 impl Effects<'_> {
@@ -64,7 +103,13 @@ impl Effects<'_> {
             match came.came() {
                 Came::Failed { attempts } => {
                     unclaimed.push(work.event_id);
-                    match self.failure(work, attempts, error_type.unwrap_or("handler")) {
+                    let failed = Failed {
+                        event_id: work.event_id,
+                        position: work.position,
+                        whence: &work.whence,
+                        error_type: error_type.unwrap_or("handler"),
+                    };
+                    match self.failure(&failed, attempts) {
                         Next::Again(failure) => failures.push(failure),
                         Next::Never(letter) => {
                             letters.push(letter);
@@ -74,7 +119,8 @@ impl Effects<'_> {
                 }
                 Came::Stopped => unclaimed.push(work.event_id),
                 Came::OtherHistory => {
-                    letters.push(letter_of(work, Reason::OtherHistory, work.failures, None));
+                    let event = Some((work.event_id, work.position));
+                    letters.push(letter(&work.whence, Reason::OtherHistory, event, work.failures, None));
                     removed.push(work.event_id);
                 }
                 Came::Handled | Came::Duplicate => removed.push(work.event_id),
@@ -85,7 +131,7 @@ impl Effects<'_> {
             shared.ask(store::effects::unclaim(tx, shared.name(), &unclaimed)).await?;
         }
         if !failures.is_empty() {
-            shared.ask(store::retries::put(tx, shared.name(), &failures)).await?;
+            shared.ask(store::retries::put(tx, shared.name(), &failures, 1)).await?;
         }
         if !letters.is_empty() {
             self.write_letters(tx, &letters).await?;
@@ -96,43 +142,68 @@ impl Effects<'_> {
         Ok(())
     }
 
-    fn failure(&self, work: &Work, attempts: u32, error_type: &'static str) -> Next {
+    fn failure(&self, failed: &Failed<'_>, attempts: u32) -> Next {
         let config = &self.shared.config;
+        let Failed { event_id, position, whence, error_type } = *failed;
         if attempts >= config.attempts {
-            return Next::Never(letter_of(work, Reason::AttemptsExhausted, attempts, Some(error_type)));
+            let event = Some((event_id, position));
+            return Next::Never(letter(whence, Reason::AttemptsExhausted, event, attempts, Some(error_type)));
         }
         let delay = retry_delay(attempts, config.retry_backoff, config.retry_backoff_cap, fastrand::f64());
         Next::Again(Failure {
-            event_id: work.event_id,
-            position: work.position,
-            stream_seq: work.whence.stream_seq,
+            event_id,
+            position,
+            stream_seq: whence.stream_seq,
             attempts: i32::try_from(attempts).unwrap_or(i32::MAX),
             delay_seconds: delay.as_secs_f64(),
             error_type,
         })
     }
 
-    /// Records that an event failed whose transaction is lost.
-    pub(super) async fn record_failure(
+    /// Records that an event failed whose transaction is lost. Between that and this anybody may have had it: so the failure is added to what is
+    /// there now. Waits for whoever has the event at most so long.
+    pub(in crate::consumer) async fn record_failure(
         &self,
-        source: Source,
-        work: &Work,
-        error_type: &'static str,
+        unrecorded: &Unrecorded,
+        patience: Duration,
     ) -> Result<Came, PassError> {
-        let shared = self.shared;
+        let (shared, name, event_id) = (self.shared, self.shared.name(), unrecorded.event_id);
         let mut lease = shared.lease().await?;
         let mut tx = shared.ask(lease.begin()).await?;
-        shared.ask(store::effects::bound_locks(&mut tx, FAILED_LOCK_WAIT)).await?;
+        shared
+            .ask(store::effects::bound_locks(&mut tx, patience.min(shared.config.statement_timeout)))
+            .await?;
         // When this is had the server has rolled the other transaction back, and the events in it are free again.
-        shared.ask(store::effects::hold_one(&mut tx, shared.name(), work.event_id)).await?;
+        shared.ask(store::effects::hold_one(&mut tx, name, event_id)).await?;
         let forgotten = self.take_back_ended(&mut tx).await?;
-        let claimed = store::effects::is_claimed(&mut tx, shared.name(), work.event_id);
-        let came = match shared.ask(claimed).await? {
-            true => Came::Duplicate,
-            false => Came::Failed { attempts: work.failures.saturating_add(1) },
+        let claimed = shared.ask(store::effects::is_claimed(&mut tx, name, event_id)).await?;
+        let attempts = shared.ask(store::retries::hold_attempts(&mut tx, name, event_id)).await?;
+        let is_given_up = match attempts {
+            Some(_) => false,
+            None => shared.ask(store::retries::is_given_up(&mut tx, name, event_id)).await?,
         };
-        let mut held = [Held::Not(came)];
-        self.write_down(&mut tx, source, std::slice::from_ref(work), &mut held, &[Some(error_type)]).await?;
+        let before = attempts.map_or(unrecorded.failures, i32::unsigned_abs);
+        let came = match (claimed, is_given_up) {
+            (true, _) => Came::Duplicate,
+            (false, true) => Came::Settled,
+            (false, false) => Came::Failed { attempts: before.saturating_add(unrecorded.times) },
+        };
+        let mut waits_no_longer = came == Came::Duplicate;
+        if let Came::Failed { attempts } = came {
+            match self.failure(&unrecorded.failed(), attempts) {
+                Next::Again(failure) => {
+                    let times = i32::try_from(unrecorded.times).unwrap_or(i32::MAX);
+                    shared.ask(store::retries::put(&mut tx, name, &[failure], times)).await?;
+                }
+                Next::Never(letter) => {
+                    self.write_letters(&mut tx, &[letter]).await?;
+                    waits_no_longer = true;
+                }
+            }
+        }
+        if waits_no_longer {
+            shared.ask(store::retries::remove(&mut tx, name, &[event_id])).await?;
+        }
         shared.commit(tx).await?;
         lease.done();
         shared.forget_ended(forgotten);
@@ -148,11 +219,6 @@ impl Effects<'_> {
         }
         Ok(ended.len())
     }
-}
-
-/// The dead letter of an event.
-fn letter_of(work: &Work, reason: Reason, attempts: u32, error_type: Option<&'static str>) -> Letter {
-    letter(&work.whence, reason, Some((work.event_id, work.position)), attempts, error_type)
 }
 
 /// The dead letter of a message.

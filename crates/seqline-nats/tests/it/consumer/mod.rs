@@ -1,5 +1,6 @@
 //! Consumers of the stream.
 
+mod counting;
 mod crashes;
 mod delivery;
 mod failures;
