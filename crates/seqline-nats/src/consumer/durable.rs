@@ -7,7 +7,7 @@ use async_nats::jetstream::consumer::pull::Config;
 use async_nats::jetstream::consumer::{AckPolicy, Consumer, DeliverPolicy, Info};
 use async_nats::jetstream::context::ConsumerInfoErrorKind;
 use async_nats::jetstream::stream::{
-    ConsumerCreateStrictErrorKind, ConsumerUpdateErrorKind, RawMessageErrorKind, Stream,
+    ConsumerCreateStrictErrorKind, ConsumerErrorKind, ConsumerUpdateErrorKind, RawMessageErrorKind, Stream,
 };
 
 use super::config::StreamConsumerConfig;
@@ -142,6 +142,17 @@ pub(super) async fn create(stream: &Stream, config: Config) -> Result<Option<Dur
             }
             ConsumerCreateStrictErrorKind::JetStream(error) => Err(PassError::Refused(error.error_code().0)),
             _ => Err(PassError::Silent),
+        },
+    }
+}
+
+/// Removes a consumer. Whether it is gone; who may not is not answered.
+pub(super) async fn delete(stream: &Stream, name: &str) -> bool {
+    match stream.delete_consumer(name).await {
+        Ok(_) => true,
+        Err(error) => match error.kind() {
+            ConsumerErrorKind::JetStream(error) => error.error_code() == ErrorCode::CONSUMER_NOT_FOUND,
+            _ => false,
         },
     }
 }

@@ -62,12 +62,19 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn start(client: Client, clock: Clock, interval: Duration) -> Self {
-        let held = Arc::new(Mutex::new(BTreeMap::<String, Subject>::new()));
+    /// Begins with a word of what is in hand already: when the next one is due, this one may have been replaced.
+    pub(super) fn start<'a>(
+        client: Client,
+        clock: Clock,
+        interval: Duration,
+        replies: impl Iterator<Item = &'a Subject>,
+    ) -> Self {
+        let held: BTreeMap<String, Subject> =
+            replies.map(|reply| (reply.to_string(), reply.clone())).collect();
+        let held = Arc::new(Mutex::new(held));
         let (of_task, to) = (held.clone(), client.clone());
         let task = tokio::spawn(async move {
             loop {
-                clock.sleep(interval).await;
                 let subjects: Vec<Subject> =
                     of_task.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect();
                 for subject in subjects {
@@ -76,6 +83,7 @@ impl Keeper {
                         let _ = to.publish(subject, Bytes::from(AckKind::Progress)).await;
                     }
                 }
+                clock.sleep(interval).await;
             }
         });
         Self { client, held, task }

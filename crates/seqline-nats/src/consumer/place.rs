@@ -3,6 +3,8 @@
 //! It is recorded in the database before the broker knows of it. So a consumer that is recorded, and that the broker does not know, was deleted
 //! there: it is made again from the oldest message on, and what was handled is recognised.
 
+use std::sync::atomic::Ordering;
+
 use async_nats::connection::State as Connection;
 use async_nats::jetstream::consumer::{DeliverPolicy, Info};
 use async_nats::jetstream::stream::{Info as StreamInfo, Stream};
@@ -42,8 +44,8 @@ impl Shared {
 
     async fn registration(&self) -> Result<Option<Registration>, PassError> {
         let mut lease = self.lease().await?;
-        let name = self.name();
-        let found = lease.alone(async |connection| store::consumers::registration(connection, name).await);
+        let asking = self.asking();
+        let found = lease.alone(async |connection| store::consumers::registration(connection, &asking).await);
         let found = self.ask(found).await?;
         lease.done();
         Ok(found)
@@ -54,12 +56,16 @@ impl Shared {
         let mut lease = self.lease().await?;
         let asking = self.asking();
         let registered = lease.alone(async |connection| {
-            let head = store::consumers::bounds(connection).await?.head;
+            let log = store::consumers::bounds(connection).await?;
             // A message of another history can be further.
-            store::consumers::register(connection, &asking, start_position.clamp(0, head)).await
+            let start_position = start_position.clamp(0, log.head);
+            // What retention has taken already cannot be compared.
+            let reconciled_to = start_position.max(log.min_retained - 1);
+            store::consumers::register(connection, &asking, start_position, reconciled_to).await
         });
         let registered = self.ask(registered).await?;
         lease.done();
+        self.has_said.store(true, Ordering::Relaxed);
         Ok(registered)
     }
 
@@ -107,6 +113,8 @@ impl Runtime {
         }
         let was_known = state.registration.is_some();
         state.registration = match state.registration {
+            // Once said is enough: meanwhile a newer process may have said something else.
+            Some(known) if shared.has_said.load(Ordering::Relaxed) => Some(known),
             // What it asks for can be something else than before.
             Some(known) => Some(shared.register(known.start_position).await?),
             None => match self.start_position(&stream, &info).await? {
@@ -117,8 +125,7 @@ impl Runtime {
         let durable = self.durable(state, &stream, &info, was_known).await?;
         let puller = Puller::new(client.clone(), durable).await.map_err(|error| self.pull_error(error))?;
         let interval = durable::progress_interval(shared.config.ack_wait);
-        let keeper = Keeper::start(client, shared.clock.clone(), interval);
-        state.replies().for_each(|reply| keeper.hold(reply));
+        let keeper = Keeper::start(client, shared.clock.clone(), interval, state.replies());
         state.keeper = Some(keeper);
         state.link = Some(Link { stream, stream_created: created(&info), puller });
         Ok(())
@@ -143,6 +150,16 @@ impl Runtime {
     /// The position before the first event that is expected; none when nobody can say yet, because there is no event in the stream.
     async fn start_position(&self, stream: &Stream, info: &StreamInfo) -> Result<Option<i64>, PassError> {
         let state = &info.state;
+        if self.shared.consumer.start_at == StartAt::New
+            && let Some(start) = durable::info(stream, self.shared.name()).await?.as_ref().and_then(start_of)
+        {
+            // A process made it and ended before anybody knew a position. What came since is expected.
+            let first = durable::message_from(stream, start).await?;
+            return match first.and_then(|message| message.identity) {
+                Some(identity) => Ok(Some(identity.position - 1)),
+                None => self.shared.relayed_to(info).await,
+            };
+        }
         if state.messages > 0 {
             match self.shared.consumer.start_at {
                 StartAt::Everything => {
@@ -196,13 +213,23 @@ impl Runtime {
         if let Some(existing) = &found
             && is_beyond(existing, stream).await?
         {
-            tracing::error!(
-                consumer = name,
-                "stream has lost messages that were delivered, stream consumer begins anew"
-            );
-            // Gone already is as good.
-            let _ = stream.delete_consumer(name).await;
-            found = None;
+            if durable::delete(stream, name).await {
+                state.said_stuck = false;
+                tracing::error!(
+                    consumer = name,
+                    "stream has lost messages that were delivered, stream consumer begins anew"
+                );
+                found = None;
+            } else {
+                // It is the same each time until somebody gives it the right, or the stream has come as far again.
+                state.reconcile_at = shared.clock.elapsed().saturating_add(shared.config.reconcile_interval);
+                if !std::mem::replace(&mut state.said_stuck, true) {
+                    tracing::error!(
+                        consumer = name,
+                        "stream has lost messages that were delivered, and the broker does not let the stream consumer begin anew"
+                    );
+                }
+            }
         } else if found.is_none() && was_known {
             tracing::warn!(consumer = name, "stream consumer was gone at the broker, its place is lost");
         }
@@ -233,6 +260,14 @@ impl Runtime {
         }
         // Somebody's, or our own of before.
         stream.get_consumer(name).await.map_err(|_| PassError::Silent)
+    }
+}
+
+/// With which message a consumer begins, if it says so.
+fn start_of(existing: &Info) -> Option<u64> {
+    match existing.config.deliver_policy {
+        DeliverPolicy::ByStartSequence { start_sequence } => Some(start_sequence),
+        _ => None,
     }
 }
 

@@ -27,6 +27,19 @@ struct Floor {
     behind: Option<Stored>,
 }
 
+/// What comparing has found.
+#[derive(Debug)]
+struct Compared {
+    /// Where the consumer stands.
+    registration: Registration,
+    /// How many events the broker had dropped.
+    dropped: u64,
+    /// The first and the last position that retention took before.
+    lost: Option<(i64, i64)>,
+    /// Whether that was all.
+    is_done: bool,
+}
+
 impl Runtime {
     /// Compares, if it is time to.
     pub(super) async fn reconcile(&self, state: &mut State) -> Result<(), PassError> {
@@ -41,8 +54,19 @@ impl Runtime {
             state.link = None;
             return Ok(());
         };
-        let (registration, dropped, is_done) = self.compare(registration, &floor).await?;
+        let Compared { registration, dropped, lost, is_done } = self.compare(registration, &floor).await?;
         state.registration = Some(registration);
+        if let Some((first, last)) = lost {
+            let count = (last - first + 1).unsigned_abs();
+            shared.tally.count_lost(count);
+            tracing::warn!(
+                consumer = shared.name(),
+                count,
+                first,
+                last,
+                "retention took events before they were compared, those that the broker had dropped are lost"
+            );
+        }
         if is_done {
             state.reconcile_at = now.saturating_add(shared.config.reconcile_interval);
         }
@@ -74,20 +98,25 @@ impl Runtime {
         Ok(Some(Floor { stream_seq, stream_created: link.stream_created, at, behind }))
     }
 
-    /// Compares up to a floor. Where the consumer stands then, how many events were dropped, and whether that was all.
-    async fn compare(
-        &self,
-        mut registration: Registration,
-        floor: &Floor,
-    ) -> Result<(Registration, u64, bool), PassError> {
+    /// Compares up to a floor.
+    async fn compare(&self, registration: Registration, floor: &Floor) -> Result<Compared, PassError> {
         let shared = &*self.shared;
+        let asking = shared.asking();
         let mut lease = shared.lease().await?;
-        let mut dropped = 0;
+        let mut compared = Compared { registration, dropped: 0, lost: None, is_done: false };
         for _ in 0..BATCHES_MAX {
             let mut tx = shared.ask(lease.begin()).await?;
+            let found = shared.ask(store::consumers::registration(&mut tx, &asking)).await?;
+            compared.registration = found.unwrap_or(compared.registration);
+            if !found.is_some_and(|found| found.is_same) {
+                // Somebody has removed it; or a process that asks for something else compares, and knows what was not asked for here.
+                shared.commit(tx).await?;
+                lease.done();
+                return Ok(Compared { is_done: true, ..compared });
+            }
             let log = shared.ask(store::consumers::bounds(&mut tx)).await?;
             let mut until = shared.ask(position_of(&mut tx, shared, floor, &log)).await?;
-            let from = registration.reconciled_to;
+            let from = compared.registration.reconciled_to;
             // A log that was restored can end before it, and gives those positions again.
             let after = from.min(log.head).max(log.min_retained - 1);
             until = until
@@ -96,29 +125,30 @@ impl Runtime {
             if until <= after && from <= log.head {
                 shared.commit(tx).await?;
                 lease.done();
-                return Ok((registration, dropped, true));
+                return Ok(Compared { is_done: true, ..compared });
             }
             let to = until.max(after);
-            let asking = shared.asking();
-            let put = store::consumers::put_dropped(&mut tx, &asking, after, to);
+            let lost = (from < after).then_some((from + 1, after));
+            if lost.is_some() {
+                shared.ask(store::consumers::add_lost(&mut tx, shared.name(), after - from)).await?;
+            }
+            let put = store::consumers::put_dropped(&mut tx, shared.name(), after, to);
             let put = shared.ask(put).await?;
             let moved = store::consumers::set_reconciled(&mut tx, shared.name(), (from, to), put);
             if shared.ask(moved).await? {
                 shared.commit(tx).await?;
-                registration.reconciled_to = to;
-                dropped += put;
+                compared.registration.reconciled_to = to;
+                compared.dropped += put;
+                compared.lost = compared.lost.or(lost);
                 continue;
             }
             // Another process was faster, or somebody has removed the consumer.
             shared.ask(async { tx.rollback().await }).await?;
-            let mut tx = shared.ask(lease.begin()).await?;
-            let now = shared.ask(store::consumers::registration(&mut tx, shared.name())).await?;
-            shared.commit(tx).await?;
             lease.done();
-            return Ok((now.unwrap_or(registration), dropped, true));
+            return Ok(Compared { is_done: true, ..compared });
         }
         lease.done();
-        Ok((registration, dropped, false))
+        Ok(compared)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub(super) struct Shared {
     pub(super) config: StreamConsumerConfig,
     pub(super) clock: Clock,
     pub(super) tally: Arc<ConsumerTally>,
+    /// Whether this process has recorded what it asks for.
+    pub(super) has_said: AtomicBool,
     /// Called when effects are committed and the broker does not know yet.
     before_ack: Option<Box<dyn Fn() + Send + Sync>>,
     /// Transactions that handlers have ended, and that may have to be taken back.
@@ -80,6 +83,7 @@ pub(super) struct State {
     /// When the broker is asked for figures.
     facts_at: Duration,
     pub(super) said_unchanged: bool,
+    pub(super) said_stuck: bool,
     /// Until when a handler counts as one that fails, if the log says that it does.
     pub(super) failing_until: Option<Duration>,
 }
@@ -181,8 +185,6 @@ impl Runtime {
         config: StreamConsumerConfig,
         clock: Clock,
     ) -> Self {
-        let (tally, before_ack) = (Arc::default(), None);
-        let (ended, owed, bad_luck) = Default::default();
         let shared = Shared {
             pool,
             broker,
@@ -190,11 +192,12 @@ impl Runtime {
             consumer,
             config,
             clock,
-            tally,
-            before_ack,
-            ended,
-            owed,
-            bad_luck,
+            tally: Arc::default(),
+            has_said: AtomicBool::new(false),
+            before_ack: None,
+            ended: StdMutex::default(),
+            owed: StdMutex::default(),
+            bad_luck: StdMutex::default(),
         };
         Self { shared: Arc::new(shared), state: Mutex::default() }
     }

@@ -40,6 +40,7 @@ pub struct ConsumerTally {
     skipped: AtomicU64,
     dead: AtomicU64,
     dropped: AtomicU64,
+    lost: AtomicU64,
     redelivered: AtomicU64,
     failures: AtomicU64,
     waiting: Mutex<Option<Waiting>>,
@@ -94,6 +95,13 @@ impl ConsumerTally {
         self.dropped.load(Ordering::Relaxed)
     }
 
+    /// Events that retention took out of the log before it was compared there. Those of them that were delivered are handled; whether all were nobody
+    /// can say. Also those count that it does not ask for.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     /// Messages that the broker had delivered before.
     #[must_use]
     pub fn redelivered(&self) -> u64 {
@@ -128,6 +136,10 @@ impl ConsumerTally {
 
     pub(super) fn count_dropped(&self, dropped: u64) {
         self.dropped.fetch_add(dropped, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_lost(&self, lost: u64) {
+        self.lost.fetch_add(lost, Ordering::Relaxed);
     }
 
     pub(super) fn count_redelivered(&self, redelivered: u64) {

@@ -12,6 +12,8 @@ pub(crate) struct Registration {
     pub(crate) start_position: i64,
     /// Up to here the log was compared.
     pub(crate) reconciled_to: i64,
+    /// Whether it asks for what this process asks for.
+    pub(crate) is_same: bool,
 }
 
 /// What a consumer is.
@@ -24,27 +26,38 @@ pub(crate) struct Asking<'a> {
 
 pub(crate) async fn registration(
     connection: &mut PgConnection,
-    name: &str,
+    asking: &Asking<'_>,
 ) -> Result<Option<Registration>, sqlx::Error> {
     let row = sqlx::query(
-        "SELECT c.start_position, c.reconciled_to FROM seqline.stream_consumers c WHERE c.name = $1",
+        "SELECT c.start_position, c.reconciled_to, c.types IS NOT DISTINCT FROM $2 AND c.spaces IS NOT DISTINCT FROM $3
+         FROM seqline.stream_consumers c WHERE c.name = $1",
     )
-    .bind(name)
+    .bind(asking.name)
+    .bind(asking.types)
+    .bind(asking.spaces)
     .fetch_optional(connection)
     .await?;
-    row.map(|row| Ok(Registration { start_position: row.try_get(0)?, reconciled_to: row.try_get(1)? }))
-        .transpose()
+    row.map(|row| {
+        Ok(Registration {
+            start_position: row.try_get(0)?,
+            reconciled_to: row.try_get(1)?,
+            is_same: row.try_get(2)?,
+        })
+    })
+    .transpose()
 }
 
-/// Records a consumer, or what it asks for now. One that was there stays where it was.
+/// Records a consumer, or what it asks for now. One that was there stays where it was, also when it asks for more: what was not asked for is not
+/// expected.
 pub(crate) async fn register(
     connection: &mut PgConnection,
     asking: &Asking<'_>,
     start_position: i64,
+    reconciled_to: i64,
 ) -> Result<Registration, sqlx::Error> {
     let row = sqlx::query(
         "INSERT INTO seqline.stream_consumers AS c (name, stream, types, spaces, start_position, reconciled_to)
-         VALUES ($1, $2, $3, $4, $5, $5)
+         VALUES ($1, $2, $3, $4, $5, $6)
          ON CONFLICT (name) DO UPDATE
          SET stream = excluded.stream, types = excluded.types, spaces = excluded.spaces, updated_at = now()
          RETURNING c.start_position, c.reconciled_to",
@@ -54,9 +67,10 @@ pub(crate) async fn register(
     .bind(asking.types)
     .bind(asking.spaces)
     .bind(start_position)
+    .bind(reconciled_to)
     .fetch_one(connection)
     .await?;
-    Ok(Registration { start_position: row.try_get(0)?, reconciled_to: row.try_get(1)? })
+    Ok(Registration { start_position: row.try_get(0)?, reconciled_to: row.try_get(1)?, is_same: true })
 }
 
 /// Up to which position a relay of this log has filled a stream, as far as the stream has this number; none when no relay says so.
@@ -133,36 +147,48 @@ pub(crate) async fn log_at(connection: &mut PgConnection, positions: &[i64]) -> 
     Ok(found)
 }
 
-/// Has every event that a consumer asks for, of the positions above `after` up to `until`, and that it neither handled nor gave up nor is to try
+/// Has every event that a consumer asks for, as it is recorded, of the positions above `after` up to `until`, and that it neither handled nor gave up nor is to try
 /// again, be tried from the log. How many. Not persistent, so that planning leaves out partitions.
 pub(crate) async fn put_dropped(
     connection: &mut PgConnection,
-    asking: &Asking<'_>,
+    name: &str,
     after: i64,
     until: i64,
 ) -> Result<u64, sqlx::Error> {
     let put = sqlx::query(
         "INSERT INTO seqline.stream_retries (consumer, event_id, position, attempts, next_attempt_at, cause)
          SELECT $1, e.id, e.seq, 0, clock_timestamp(), 'dropped'
-         FROM seqline.event_log e
-         WHERE e.seq > $2 AND e.seq <= $3
-           AND ($4::text[] IS NULL OR e.type = ANY ($4) OR EXISTS (
-               SELECT FROM unnest($4::text[]) AS t (pattern) WHERE right(t.pattern, 2) = '.*' AND e.type ^@ left(t.pattern, -1)
+         FROM seqline.stream_consumers s, seqline.event_log e
+         WHERE s.name = $1 AND e.seq > $2 AND e.seq <= $3
+           AND (s.types IS NULL OR e.type = ANY (s.types) OR EXISTS (
+               SELECT FROM unnest(s.types) AS t (pattern) WHERE right(t.pattern, 2) = '.*' AND e.type ^@ left(t.pattern, -1)
            ))
-           AND ($5::text[] IS NULL OR e.space_id = ANY ($5))
+           AND (s.spaces IS NULL OR e.space_id = ANY (s.spaces))
            AND NOT EXISTS (SELECT FROM seqline.consumed_events c WHERE c.consumer = $1 AND c.event_id = e.id)
            AND NOT EXISTS (SELECT FROM seqline.dead_letters d WHERE d.consumer = $1 AND d.event_id = e.id)
          ON CONFLICT DO NOTHING",
     )
-    .bind(asking.name)
+    .bind(name)
     .bind(after)
     .bind(until)
-    .bind(asking.types)
-    .bind(asking.spaces)
     .persistent(false)
     .execute(connection)
     .await?;
     Ok(put.rows_affected())
+}
+
+/// Counts what retention took before it was compared.
+pub(crate) async fn add_lost(
+    connection: &mut PgConnection,
+    name: &str,
+    lost: i64,
+) -> Result<(), sqlx::Error> {
+    sqlx::query("UPDATE seqline.stream_consumers c SET lost = c.lost + $2 WHERE c.name = $1")
+        .bind(name)
+        .bind(lost)
+        .execute(connection)
+        .await
+        .map(drop)
 }
 
 /// Moves the mark up to which the log was compared, and counts what was `dropped`. Whether it was where the caller thought.
