@@ -79,6 +79,27 @@ GRANT SELECT, INSERT, UPDATE, DELETE
     ON seqline.stream_consumers, seqline.consumed_events, seqline.stream_retries, seqline.dead_letters
     TO seqline_app, seqline_consumer;
 
+-- A new epoch ends what a restore began: the numbers above the head will be those of other events. None of them was compared, and all are expected. In
+-- the transaction that starts the epoch, in which nobody else numbers events: later nobody knows where the head was.
+CREATE FUNCTION seqline.forget_what_was_compared() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    v_head bigint := seqline.head();
+BEGIN
+    UPDATE seqline.stream_consumers c
+    SET start_position = least(c.start_position, v_head), reconciled_to = least(c.reconciled_to, v_head), updated_at = now()
+    WHERE greatest(c.start_position, c.reconciled_to) > v_head;
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER stream_consumers_new_epoch AFTER UPDATE OF epoch ON seqline.log_identity
+FOR EACH ROW WHEN (OLD.epoch <> NEW.epoch) EXECUTE FUNCTION seqline.forget_what_was_compared();
+ALTER TABLE seqline.log_identity ENABLE ALWAYS TRIGGER stream_consumers_new_epoch;
+REVOKE ALL ON FUNCTION seqline.forget_what_was_compared() FROM PUBLIC;
+
 CREATE FUNCTION seqline.refuse_dead_letter(rule text, message text, hint text) RETURNS void
 LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp

@@ -2,6 +2,7 @@
 
 use seqline::consumer::Mode;
 use seqline::identity::{Need, RestoredConsumers, finalize};
+use seqline_nats::consumer::{StartAt, StreamConsumer};
 use seqline_testkit::{Role, eventually};
 use uuid::Uuid;
 
@@ -105,4 +106,46 @@ async fn what_was_handled_after_the_backup_is_handled_again_from_the_log() {
     eventually(DEADLINE, "the log is compared", async || site.reconciled_to(PROBE).await == 6).await;
     assert_eq!((running.tally.dropped(), site.retries(PROBE).await), (2, 0));
     running.stops().await;
+}
+
+/// What is recorded of a consumer can be newer than the log, where tables come from different backups.
+#[tokio::test]
+async fn numbers_that_are_those_of_other_events_after_a_restore_are_compared_again() {
+    let site = Site::new().await;
+    let mut ids = site.feed(1..=6).await;
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    eventually(DEADLINE, "the log is compared", async || site.reconciled_to(PROBE).await == 6).await;
+    running.stops().await;
+    // It began at 10, and the events up to there are lost.
+    sqlx::query("UPDATE seqline.stream_consumers SET start_position = 10, reconciled_to = 10")
+        .execute(&site.db.admin())
+        .await
+        .unwrap();
+    finalizes(&site).await;
+    ids.extend(site.feed(7..=14).await);
+    let stream = site.stream().await;
+    for seq in 7..=9 {
+        stream.delete_message(seq).await.unwrap();
+    }
+    let consumer = StreamConsumer::new(PROBE, Probe::plain()).unwrap().start_at(StartAt::New);
+    let running = Running::start(site.runtime_of(consumer, quick()));
+    site.handles(PROBE, &ids).await;
+    eventually(DEADLINE, "the log is compared", async || site.reconciled_to(PROBE).await == 14).await;
+    assert_eq!(running.tally.dropped(), 3);
+    running.stops().await;
+}
+
+/// Where it stood below the end of the log it stays.
+#[tokio::test]
+async fn a_new_epoch_does_not_compare_again_what_was_compared() {
+    let site = Site::new().await;
+    let ids = site.feed(1..=6).await;
+    let running = site.start(PROBE, Probe::plain());
+    site.handles(PROBE, &ids).await;
+    eventually(DEADLINE, "the log is compared", async || site.reconciled_to(PROBE).await == 6).await;
+    running.stops().await;
+    site.append(7..=8).await;
+    finalizes(&site).await;
+    assert_eq!(site.reconciled_to(PROBE).await, 6);
 }
