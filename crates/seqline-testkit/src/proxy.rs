@@ -34,6 +34,7 @@ struct Weather {
     /// Raised by every cut: a connection older than that is reset.
     cuts: u64,
     notifications_dropped: bool,
+    answers_held: bool,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -86,6 +87,11 @@ impl FaultProxy {
         self.set_mode(Mode::Silent);
     }
 
+    /// What the other side is sent gets through at once, and nothing of what it answers, until [`heal`](Self::heal).
+    pub fn hold_answers(&self) {
+        self.weather.send_modify(|weather| weather.answers_held = true);
+    }
+
     /// Resets all connections there are. New ones are not touched.
     pub fn cut(&self) {
         self.weather.send_modify(|weather| weather.cuts += 1);
@@ -113,6 +119,7 @@ impl FaultProxy {
             weather.mode = Mode::Passing;
             weather.delay = Duration::ZERO;
             weather.notifications_dropped = false;
+            weather.answers_held = false;
         });
     }
 
@@ -206,13 +213,25 @@ async fn connect(
         let phase = Mutex::new(Phase::START);
         let phase = || phase.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut client_side, mut server_side) = (ClientSide::default(), ServerSide::default());
-        let there = pump(from_client, to_server, weather.clone(), |bytes, _, out| {
-            requests.fetch_add(client_side.read(bytes, &mut phase()), Ordering::Relaxed);
-            out.extend_from_slice(bytes);
-        });
-        let back = pump(from_server, to_client, weather.clone(), |bytes, now, out| {
-            server_side.filter(bytes, &mut phase(), now.notifications_dropped, out);
-        });
+        let there = pump(
+            from_client,
+            to_server,
+            weather.clone(),
+            |_| false,
+            |bytes, _, out| {
+                requests.fetch_add(client_side.read(bytes, &mut phase()), Ordering::Relaxed);
+                out.extend_from_slice(bytes);
+            },
+        );
+        let back = pump(
+            from_server,
+            to_client,
+            weather.clone(),
+            |now| now.answers_held,
+            |bytes, now, out| {
+                server_side.filter(bytes, &mut phase(), now.notifications_dropped, out);
+            },
+        );
         tokio::select! {
             both = async { tokio::try_join!(there, back) } => both.is_ok(),
             () = until_cut(&mut weather, cuts) => false,
@@ -224,11 +243,12 @@ async fn connect(
     }
 }
 
-/// Passes on what one side sends, and in the end its end. `read` gets each piece and says what goes on.
+/// Passes on what one side sends, and in the end its end, but not while it is held. `read` gets each piece and says what goes on.
 async fn pump(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
     mut weather: watch::Receiver<Weather>,
+    is_held: fn(&Weather) -> bool,
     mut read: impl FnMut(&[u8], &Weather, &mut Vec<u8>),
 ) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK_BYTES];
@@ -240,6 +260,8 @@ async fn pump(
             pause(delay).await;
         }
         until_heard(&mut weather).await;
+        // An error means that the proxy is gone, and this task with it.
+        let _ = weather.wait_for(|now| !is_held(now)).await;
         if length == 0 {
             return to.shutdown().await;
         }
@@ -338,6 +360,21 @@ mod tests {
         assert!(timeout(SHORT, stream.read_u8()).await.is_err());
         proxy.heal();
         assert_eq!(stream.read_u8().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[tokio::test]
+    async fn answers_that_are_held_arrive_after_it_and_questions_do_at_once() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let proxy = FaultProxy::start(listener.local_addr().unwrap()).await.unwrap();
+        let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        proxy.hold_answers();
+        client.write_u8(1).await.unwrap();
+        assert_eq!(server.read_u8().await.unwrap(), 1);
+        server.write_u8(2).await.unwrap();
+        assert!(timeout(SHORT, client.read_u8()).await.is_err());
+        proxy.heal();
+        assert_eq!(client.read_u8().await.unwrap(), 2);
     }
 
     #[tokio::test]
