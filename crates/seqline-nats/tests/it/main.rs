@@ -3,6 +3,7 @@
 mod broker;
 mod consumer;
 mod logged;
+mod older;
 mod operate;
 mod relay;
 mod service;

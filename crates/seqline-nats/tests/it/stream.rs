@@ -7,6 +7,8 @@ use seqline_nats::broker::{Broker, BrokerConfig};
 use seqline_nats::stream::{Left, StreamError, StreamSettings, ensure_stream, info};
 use seqline_testkit::nats::{NatsCluster, NatsServer};
 
+use crate::older::older_broker;
+
 fn broker(server: &NatsServer) -> Broker {
     Broker::new(BrokerConfig::new(server.url()))
 }
@@ -146,7 +148,7 @@ async fn a_cluster_keeps_the_replicas_that_it_has() {
 /// The oldest server that is tried.
 #[tokio::test]
 async fn an_older_broker_has_the_same_stream() {
-    let Some(server) = NatsServer::old().await else { return };
+    let Some(server) = older_broker().await else { return };
     let broker = broker(&server);
     ensure_stream(&broker, &StreamSettings::default()).await.unwrap();
     let (info, _) = ensure_stream(&broker, &StreamSettings::default()).await.unwrap();

@@ -129,7 +129,7 @@ async fn processes_that_are_killed_right_after_a_fetch_lose_nothing() {
         eventually(DEADLINE, "its session is gone", async || {
             sqlx::query_scalar(
                 "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = $1
-                                    AND state = 'idle in transaction' OR wait_event_type = 'Lock')",
+                                    AND (state = 'idle in transaction' OR wait_event_type = 'Lock'))",
             )
             .bind(Role::App.login())
             .fetch_one(&site.db.admin())

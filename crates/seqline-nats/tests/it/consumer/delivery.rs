@@ -1,12 +1,12 @@
 //! Delivered, handled once, acknowledged.
 
 use seqline_nats::consumer::{StartAt, StreamConsumer};
-use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, Role, TestServer, eventually};
 use sqlx::postgres::PgPoolOptions;
 use tokio_util::sync::CancellationToken;
 
 use super::support::*;
+use crate::older::older_broker;
 
 #[tokio::test]
 async fn an_event_is_delivered_handled_once_and_acknowledged() {
@@ -337,7 +337,7 @@ async fn an_event_that_is_twice_in_one_batch_is_handled_once() {
 /// It knows one filter at most, and sends the rest too.
 #[tokio::test]
 async fn an_older_broker_delivers_what_is_asked_for() {
-    let Some(nats) = NatsServer::old().await else { return };
+    let Some(nats) = older_broker().await else { return };
     let site = Site::with(TestServer::shared().await, nats).await;
     let consumer = StreamConsumer::new(PROBE, Probe::plain()).unwrap().types(["order.*", "a.b"]).unwrap();
     let events = (1..=30).map(|n| event_of(if n % 3 == 0 { "cart.filled" } else { "order.paid" }, n));

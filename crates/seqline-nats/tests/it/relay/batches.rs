@@ -7,6 +7,7 @@ use seqline_testkit::{FaultProxy, eventually};
 
 use super::support::{LONG, Load, Stage};
 use crate::logged::capture;
+use crate::older::older_broker;
 
 #[tokio::test]
 async fn batches_bring_each_event_once_in_order() {
@@ -91,7 +92,7 @@ async fn a_batch_with_an_event_that_the_broker_remembers_is_published_singly() {
 
 #[tokio::test]
 async fn a_server_that_is_too_old_for_batches_is_refused_by_name() {
-    let Some(server) = NatsServer::old().await else { return };
+    let Some(server) = older_broker().await else { return };
     let stage = Stage::new(&server).await;
     stage.append(1).await;
     let mut relay = stage.relay_with(|config| config.atomic_batches = Some(100));

@@ -52,7 +52,9 @@ async fn connections_that_are_cut_again_and_again_leave_each_event_once_in_order
     }
     load.stop().await;
     stage.until_published().await;
+    let acknowledged = running.tally.published();
     running.stop().await;
     stage.assert_once_in_order().await;
     assert!(stage.incidents().await.is_empty());
+    assert!(acknowledged < stage.info().await.state.last_sequence, "no acknowledgement was lost");
 }

@@ -9,6 +9,11 @@ use seqline_testkit::{FaultProxy, Role, eventually};
 use sqlx::postgres::PgPoolOptions;
 
 use super::support::{LONG, Load, Running, Stage, broker, config, run};
+use crate::older::older_broker;
+
+fn failures(running: &Running) -> u64 {
+    running.tally.failures().iter().map(|(_, count)| count).sum()
+}
 
 /// Cuts the connection again and again while events come in, with little and with much under way.
 async fn cut_under_load(stage: &Stage, proxy: &FaultProxy, cuts: u64) {
@@ -21,6 +26,7 @@ async fn cut_under_load(stage: &Stage, proxy: &FaultProxy, cuts: u64) {
     }
     load.stop().await;
     stage.until_published().await;
+    assert!(failures(&running) > 0, "no message was under way when the connection ended");
     running.stop().await;
 }
 
@@ -51,8 +57,10 @@ async fn answers_that_are_lost_with_a_full_window_are_found_again() {
     }
     proxy.heal();
     stage.until_published().await;
+    let acknowledged = running.tally.published();
     running.stop().await;
     stage.assert_once_in_order().await;
+    assert!(acknowledged < stage.info().await.state.last_sequence, "no acknowledgement was lost");
 }
 
 #[tokio::test]
@@ -74,7 +82,7 @@ async fn a_broker_that_is_silent_is_given_up_and_found_again() {
     stage.assert_once_in_order().await;
 }
 
-/// TS-93: the pass fails by name, nothing is marked, the backlog is kept, and is drained without anybody's help.
+/// The pass fails by name, nothing is marked, the backlog is kept, and is drained without anybody's help.
 #[tokio::test]
 async fn a_broker_that_is_away_fails_the_pass_and_the_backlog_drains_when_it_is_back() {
     let mut server = NatsServer::start().await;
@@ -159,9 +167,8 @@ async fn a_database_that_is_away_is_waited_for() {
             1 => {
                 proxy.refuse();
                 proxy.cut();
-                let failures = || running.tally.failures().iter().map(|(_, count)| count).sum::<u64>();
-                let before = failures();
-                eventually(LONG, "it fails", async || failures() > before + 2).await;
+                let before = failures(&running);
+                eventually(LONG, "it fails", async || failures(&running) > before + 2).await;
                 proxy.heal();
             }
             _ => {
@@ -183,7 +190,7 @@ async fn a_database_that_is_away_is_waited_for() {
 /// A broker older than what is supported, where there is one: a single node of it works.
 #[tokio::test]
 async fn an_old_broker_works_alone() {
-    let Some(server) = NatsServer::old().await else { return };
+    let Some(server) = older_broker().await else { return };
     let proxy = FaultProxy::start(server.addr()).await.unwrap();
     let stage = Stage::at(&format!("nats://{}", proxy.addr())).await;
     cut_under_load(&stage, &proxy, 15).await;

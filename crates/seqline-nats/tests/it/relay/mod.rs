@@ -2,6 +2,7 @@
 
 mod batches;
 mod cluster;
+mod deaths;
 mod decisions;
 mod faults;
 mod flow;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::Context;
+use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::stream::{Config, Info};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use seqline::{Clock, NewEvent, Payload};
@@ -164,6 +165,27 @@ impl Stage {
     pub(crate) async fn until_published(&self) {
         let head = self.head().await;
         eventually(LONG, "everything is published", async || self.position().await >= head).await;
+    }
+
+    /// Waits until the broker has forgotten the ids of all messages that are in the stream: another stream that forgets as fast has forgotten one
+    /// that came later.
+    pub(crate) async fn until_forgotten(&self) {
+        let context = self.context().await;
+        let config = Config {
+            name: "FORGETFUL".into(),
+            subjects: vec!["forgetful".into()],
+            duplicate_window: self.info().await.config.duplicate_window,
+            ..Default::default()
+        };
+        context.create_stream(config).await.expect("another stream");
+        let again = async || {
+            let message = PublishMessage::build().message_id("once");
+            let sent = context.send_publish("forgetful", message).await.expect("it is sent");
+            !sent.await.expect("it is answered").duplicate
+        };
+        assert!(again().await);
+        eventually(LONG, "the ids are forgotten", again).await;
+        context.delete_stream("FORGETFUL").await.expect("it is gone");
     }
 
     pub(crate) async fn incidents(&self) -> BTreeMap<String, i64> {
