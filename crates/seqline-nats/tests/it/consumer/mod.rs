@@ -1,5 +1,6 @@
 //! Consumers of the stream.
 
+mod cluster;
 mod counting;
 mod crashes;
 mod delivery;

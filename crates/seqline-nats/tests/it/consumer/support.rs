@@ -15,7 +15,7 @@ use seqline_nats::consumer::{
 };
 use seqline_nats::message::Outgoing;
 use seqline_nats::stream::{StreamSettings, ensure_stream};
-use seqline_testkit::nats::NatsServer;
+use seqline_testkit::nats::{NatsCluster, NatsServer};
 use seqline_testkit::{Role, TestDb, TestServer, eventually, settled};
 use sqlx::PgPool;
 use tokio::task::JoinHandle;
@@ -32,10 +32,11 @@ const EFFECTS: &str = "CREATE TABLE IF NOT EXISTS public.effects (
     consumer text NOT NULL, event_id uuid NOT NULL, position bigint NOT NULL, attempt int NOT NULL
 )";
 
-/// A log and a stream.
-pub(super) struct Site {
+/// A log and a stream, on one broker or on several.
+pub(super) struct Site<N = NatsServer> {
     pub(super) db: TestDb,
-    pub(super) nats: NatsServer,
+    pub(super) nats: N,
+    pub(super) url: String,
     pub(super) broker: Broker,
     pub(super) settings: StreamSettings,
 }
@@ -50,12 +51,29 @@ impl Site {
     }
 
     pub(super) async fn with(server: &TestServer, nats: NatsServer) -> Self {
+        let url = nats.url();
+        Self::at(server, nats, url, StreamSettings::default()).await
+    }
+}
+
+impl Site<NatsCluster> {
+    /// Three brokers, of which each has everything.
+    pub(super) async fn of_three() -> Self {
+        let nats = NatsCluster::start(3).await;
+        let url = nats.urls().join(",");
+        let mut settings = StreamSettings::default();
+        settings.replicas = 3;
+        Self::at(TestServer::shared().await, nats, url, settings).await
+    }
+}
+
+impl<N> Site<N> {
+    async fn at(server: &TestServer, nats: N, url: String, settings: StreamSettings) -> Self {
         let db = TestDb::on(server).await;
         sqlx::query(EFFECTS).execute(&db.app()).await.unwrap();
-        let broker = Broker::new(BrokerConfig::new(nats.url()));
-        let settings = StreamSettings::default();
+        let broker = Broker::new(BrokerConfig::new(&url));
         ensure_stream(&broker, &settings).await.unwrap();
-        Self { db, nats, broker, settings }
+        Self { db, nats, url, broker, settings }
     }
 
     pub(super) async fn stream(&self) -> Stream {
@@ -144,7 +162,7 @@ impl Site {
         config: StreamConsumerConfig,
     ) -> Runtime {
         // Each is a process of its own as far as the broker knows.
-        let broker = Broker::new(BrokerConfig::new(self.nats.url()));
+        let broker = Broker::new(BrokerConfig::new(&self.url));
         Runtime::new(pool, broker, self.settings.clone(), consumer, config, Clock::system())
     }
 

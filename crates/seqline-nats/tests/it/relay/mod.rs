@@ -11,6 +11,7 @@ mod history;
 mod limits;
 mod logs;
 mod loss;
+mod outages;
 mod recovery;
 mod stalls;
 mod support;
