@@ -111,6 +111,11 @@ async fn what_is_published_while_it_is_stopped_arrives_afterwards() {
     running.stops().await;
 }
 
+fn in_space(event_type: &str, space: &str, n: i64) -> seqline::NewEvent {
+    let payload = seqline::Payload::from_json(&format!("{{\"n\": {n}}}")).unwrap();
+    seqline::NewEvent::builder(event_type, "order", "any").space(space).payload(payload).build().unwrap()
+}
+
 #[tokio::test]
 async fn what_was_not_asked_for_is_passed_over() {
     let site = Site::new().await;
@@ -118,15 +123,9 @@ async fn what_was_not_asked_for_is_passed_over() {
     // No subject can say this, so the broker sends more.
     let consumer = StreamConsumer::new(PROBE, probe.clone()).unwrap();
     let consumer = consumer.types(["order.*"]).unwrap().spaces(["shop-1"]).unwrap();
-    let in_shop = |n: i64| {
-        let payload = seqline::Payload::from_json(&format!("{{\"n\": {n}}}")).unwrap();
-        seqline::NewEvent::builder("order.paid", "order", "any")
-            .space("shop-1")
-            .payload(payload)
-            .build()
-            .unwrap()
-    };
-    let ids = append(&site.db.producer(), [event(1), in_shop(2), event_of("cart.filled", 3), event(4)]).await;
+    let events =
+        [event(1), in_space("order.paid", "shop-1", 2), in_space("cart.filled", "shop-1", 3), event(4)];
+    let ids = append(&site.db.producer(), events).await;
     site.publish(&ids).await;
     let running = Running::start(site.runtime_of(consumer, quick()));
     site.handles(PROBE, &ids[1..2]).await;
@@ -134,8 +133,38 @@ async fn what_was_not_asked_for_is_passed_over() {
     let info = site.settled_info(PROBE).await;
     assert_eq!(info.delivered.consumer_sequence, 3, "the broker leaves out what it can");
     eventually(DEADLINE, "the log is compared", async || site.reconciled_to(PROBE).await == 4).await;
-    assert_eq!((probe.calls(), site.ledger(PROBE).await), (vec![2], ids[1..2].to_vec()));
+    let tally = running.tally.clone();
     running.stops().await;
+    assert_eq!((tally.dropped(), site.retries(PROBE).await), (0, 0), "what was passed over was missed");
+    assert_eq!((probe.calls(), site.ledger(PROBE).await), (vec![2], ids[1..2].to_vec()));
+}
+
+/// More subjects than a consumer may have at the broker, so that it sends everything.
+#[tokio::test]
+async fn what_the_broker_is_not_told_is_passed_over_too() {
+    let site = Site::new().await;
+    let types = ('a'..='t').map(|kind| format!("order.kind_{kind}"));
+    let spaces = (1..=20).map(|n| format!("shop-{n}"));
+    let consumer = StreamConsumer::new(PROBE, Probe::plain()).unwrap();
+    let consumer = consumer.types(types).unwrap().spaces(spaces).unwrap();
+    let events = [
+        ("order.kind_g", "shop-3"),
+        ("order.kind_u", "shop-3"),
+        ("order.kind_g.more", "shop-3"),
+        ("order.kind_g", "shop-21"),
+        ("order.kind_t", "shop-20"),
+    ];
+    let events = events.into_iter().zip(1..).map(|((event_type, space), n)| in_space(event_type, space, n));
+    let ids = append(&site.db.producer(), events).await;
+    site.publish(&ids).await;
+    let running = Running::start(site.runtime_of(consumer, quick()));
+    site.handles(PROBE, &[ids[0], ids[4]]).await;
+    eventually(DEADLINE, "the log is compared", async || site.reconciled_to(PROBE).await == 5).await;
+    let tally = running.tally.clone();
+    running.stops().await;
+    assert_eq!(site.effects(PROBE).await, [ids[0], ids[4]]);
+    assert_eq!((tally.skipped(), tally.dropped(), site.retries(PROBE).await), (3, 0, 0));
+    assert_eq!(site.info(PROBE).await.delivered.consumer_sequence, 5, "the broker left something out");
 }
 
 #[tokio::test]
