@@ -121,7 +121,9 @@ async fn another_stream_that_has_its_subjects_is_told_by_the_code_of_the_broker(
 #[tokio::test]
 async fn a_broker_that_is_away_is_no_stream_that_is_absent() {
     let mut server = NatsServer::start().await;
-    let broker = broker(&server);
+    let mut config = BrokerConfig::new(server.url());
+    config.request_timeout = Duration::from_secs(1);
+    let broker = Broker::new(config);
     server.kill().await;
     let error = ensure_stream(&broker, &StreamSettings::default()).await.unwrap_err();
     assert!(matches!(error, StreamError::Broker(_)), "{error}");
