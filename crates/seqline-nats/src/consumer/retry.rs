@@ -58,7 +58,7 @@ impl Runtime {
         if has_gone > 0 {
             let given_up = Box::pin(effects.give_up_due(&gone)).await?;
             pass.dead += given_up;
-            self.say_given_up(Reason::Gone, given_up);
+            self.say_gone(given_up);
         }
         let settled = Box::pin(effects.settle(Source::Retries, works)).await;
         let mut progress = has_gone;

@@ -312,6 +312,7 @@ impl Runtime {
         if !pass.is_idle() {
             let Pass { handled, duplicates, retried, terminated, skipped, dead } = pass;
             let consumer = self.shared.name();
+            // Not above debug: one that is busy makes many passes in a second, and the metrics add them up.
             tracing::debug!(
                 consumer,
                 handled,
@@ -424,7 +425,7 @@ impl Runtime {
             // Before the broker forgets them.
             let written = Box::pin(effects.give_up(&letters)).await?;
             pass.dead += written;
-            self.say_given_up(Reason::Unreadable, written);
+            self.say_unreadable(written, letters.last().and_then(|letter| letter.stream_seq));
             for (reply, came, _) in std::mem::take(&mut state.unreadable) {
                 pass.terminated += 1;
                 self.tell(state, &reply, came).await;

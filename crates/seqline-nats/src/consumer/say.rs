@@ -22,11 +22,25 @@ impl Runtime {
         );
     }
 
-    pub(super) fn say_given_up(&self, reason: Reason, count: u64) {
+    /// Messages that cannot be read: somebody besides the relay publishes, or a later version does. Where one of them is in the stream leads to it.
+    pub(super) fn say_unreadable(&self, count: u64, stream_seq: Option<i64>) {
+        if count > 0 {
+            tracing::error!(
+                consumer = self.shared.name(),
+                reason = Reason::Unreadable.as_str(),
+                count,
+                stream_seq,
+                "stream consumer gave messages up"
+            );
+        }
+    }
+
+    /// Events that nobody has any more.
+    pub(super) fn say_gone(&self, count: u64) {
         if count > 0 {
             tracing::warn!(
                 consumer = self.shared.name(),
-                reason = reason.as_str(),
+                reason = Reason::Gone.as_str(),
                 count,
                 "stream consumer gave messages up"
             );

@@ -28,7 +28,8 @@ async fn garbage_is_logged_once_and_no_payload_ever() {
     running.stops().await;
     let text = lines.text();
     assert_eq!(lines.count("stream consumer gave messages up"), 1, "{text}");
-    assert!(text.contains("reason=\"unreadable\" count=1"), "{text}");
+    assert!(text.contains("reason=\"unreadable\" count=1 stream_seq=1"), "{text}");
+    assert_eq!(lines.count("ERROR"), 1, "{text}");
     assert_eq!(lines.count("handler of a stream consumer fails"), 1, "{text}");
     assert!(text.contains("handled=1"), "{text}");
     assert!(!text.contains("sesame") && !text.contains("770077"), "{text}");
