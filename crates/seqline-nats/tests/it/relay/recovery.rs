@@ -30,10 +30,10 @@ async fn make_anew(stage: &Stage) {
 }
 
 /// A relay whose way to the broker can be made slow.
-async fn slow_relay(stage: &Stage, server: &NatsServer) -> (FaultProxy, Relay) {
+async fn slow_relay(stage: &Stage, server: &NatsServer, lease: Duration) -> (FaultProxy, Relay) {
     let proxy = FaultProxy::start(server.addr()).await.unwrap();
     let to = broker(&format!("nats://{}", proxy.addr()));
-    (proxy, Relay::new(stage.pool.clone(), to, config(|_| {}), Clock::system()))
+    (proxy, Relay::new(stage.pool.clone(), to, config(|config| config.lease = lease), Clock::system()))
 }
 
 /// The row does not say that it is another stream before it is recorded that it was made anew.
@@ -41,7 +41,7 @@ async fn slow_relay(stage: &Stage, server: &NatsServer) -> (FaultProxy, Relay) {
 async fn a_crash_while_it_walks_over_another_stream_does_not_hide_that_it_is_another() {
     let server = NatsServer::start().await;
     let stage = Stage::new(&server).await;
-    let (proxy, mut relay) = slow_relay(&stage, &server).await;
+    let (proxy, mut relay) = slow_relay(&stage, &server, Duration::from_millis(900)).await;
     stage.append(300).await;
     relay.drain_once().await.unwrap();
     make_anew(&stage).await;
@@ -68,16 +68,18 @@ async fn a_crash_while_it_walks_over_another_stream_does_not_hide_that_it_is_ano
 /// One that looks back for longer than its lease keeps it: otherwise two would take it from each other for ever.
 #[tokio::test]
 async fn one_that_looks_back_for_long_is_not_taken_over() {
+    /// Much longer than it takes to read one chunk, and much shorter than it takes to read all.
+    const LEASE: Duration = Duration::from_millis(2500);
     let server = NatsServer::start().await;
     let stage = Stage::new(&server).await;
-    let (proxy, mut relay) = slow_relay(&stage, &server).await;
+    let (proxy, mut relay) = slow_relay(&stage, &server, LEASE).await;
     stage.append(300).await;
     relay.drain_once().await.unwrap();
     make_anew(&stage).await;
     publish_many(&stage).await;
     stage.append(10).await;
-    proxy.delay(Duration::from_millis(100));
-    let (running, standing_by) = (run(relay), stage.run());
+    proxy.delay(Duration::from_millis(200));
+    let (running, standing_by) = (run(relay), stage.run_with(|config| config.lease = LEASE));
     stage.until_published().await;
     let generation: i64 = sqlx::query_scalar("SELECT generation FROM seqline.relay_cursors")
         .fetch_one(&stage.pool)
