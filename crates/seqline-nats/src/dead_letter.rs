@@ -9,6 +9,7 @@ use sqlx::PgConnection;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use crate::limits::SETTLED_AT_ONCE;
 pub use crate::refusal::Refusal;
 use crate::store::dead_letters::{self as store, BacklogRow, CountRow, DeadLetterRow};
 
@@ -170,7 +171,8 @@ pub async fn show(connection: &mut PgConnection, id: i64) -> Result<Option<DeadL
 }
 
 /// Settles dead letters of a consumer: these, or all where `ids` is `None`. All that can be tried again, with [`Settle::Replay`]: one that is of
-/// no event that is known stays. Returns how many.
+/// no event that is known stays. Returns how many. All are settled in several transactions if they are many, of those that there were at the
+/// beginning; after a failure some are settled, and who asks again goes on with the others.
 ///
 /// # Errors
 ///
@@ -187,7 +189,19 @@ pub async fn settle(
         Mode::Plan => (false, None),
         Mode::Apply { why } => (true, why),
     };
-    Ok(store::settle(connection, consumer, ids, settle == Settle::Discard, apply, why).await?)
+    let discard = settle == Settle::Discard;
+    if ids.is_some() || !apply {
+        return Ok(store::settle(connection, consumer, ids, discard, apply, why).await?);
+    }
+    let all = store::settle(connection, consumer, None, discard, false, None).await?;
+    let mut settled = 0;
+    loop {
+        let more = store::settle(connection, consumer, None, discard, true, why).await?;
+        settled += more;
+        if more < SETTLED_AT_ONCE || settled >= all {
+            return Ok(settled);
+        }
+    }
 }
 
 /// How many dead letters there are, by consumer and reason.

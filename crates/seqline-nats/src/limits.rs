@@ -37,6 +37,16 @@ pub(crate) const NETWORK_MARGIN: Duration = Duration::from_secs(2);
 /// for longer.
 pub(crate) const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// Most events of a consumer in one transaction. Each takes a lock that is kept in the memory that all sessions of the server share, which by
+/// default has room for 6,400 of them.
+pub(crate) const CONSUMER_BATCH_MAX: u32 = 500;
+
+/// Of how many events it is known how many conflicts they have lost. As many as can be in hand, as a rule.
+pub(crate) const BAD_LUCK_MAX: usize = 1000;
+
+/// How many dead letters are settled in one transaction where all are meant, as `seqline.settle_dead_letters` has it.
+pub(crate) const SETTLED_AT_ONCE: i64 = 1000;
+
 /// How many retries are looked for at once, at most. Each can be a read of the log of its own.
 pub(crate) const RETRIES_BATCH_MAX: u32 = 100;
 

@@ -116,7 +116,8 @@ END
 $$;
 
 -- Has the consumer try again what was given up, as if it had never failed; or forgets it, with p_discard. Of these ids, or all of the consumer's
--- that are of an event where p_ids is NULL. What cannot be tried again, because nobody knows which event it is, stays. How many.
+-- that are of an event where p_ids is NULL, at most 1,000 at once: who means all asks again while it is so many. What cannot be tried again,
+-- because nobody knows which event it is, stays. How many; without p_apply how many there are.
 CREATE FUNCTION seqline.settle_dead_letters(p_consumer text, p_ids bigint[], p_discard boolean, p_apply boolean, p_why text) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -130,11 +131,15 @@ BEGIN
         PERFORM seqline.refuse_dead_letter('stream_consumer_unknown', 'there is no stream consumer of this name',
             'seqline dead-letters list shows those that there are.');
     END IF;
+    IF p_ids IS NULL AND p_apply IS NOT TRUE THEN
+        RETURN (SELECT count(*) FROM seqline.dead_letters d
+            WHERE d.consumer = p_consumer AND (p_discard OR d.event_id IS NOT NULL AND d.position IS NOT NULL));
+    END IF;
     SELECT coalesce(array_agg(l), '{}') INTO v_letters
     FROM (
         SELECT d.* FROM seqline.dead_letters d
         WHERE d.consumer = p_consumer AND (p_ids IS NULL OR d.id = ANY (p_ids)) AND (p_discard OR d.event_id IS NOT NULL AND d.position IS NOT NULL)
-        ORDER BY d.id FOR UPDATE
+        ORDER BY d.id LIMIT CASE WHEN p_ids IS NULL THEN 1000 END FOR UPDATE
     ) l;
     v_count := cardinality(v_letters);
     IF v_count < cardinality(ARRAY(SELECT DISTINCT unnest(p_ids))) THEN

@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct StreamConsumerConfig {
-    /// Messages that are fetched, claimed and committed together. 25.
+    /// Messages that are fetched, claimed and committed together, at most 500. 25.
     pub batch: u32,
     /// How long a fetch waits for a message when there is none. 1 second.
     pub fetch_expiry: Duration,

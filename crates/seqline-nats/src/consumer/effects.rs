@@ -132,7 +132,7 @@ impl Effects<'_> {
     /// Handles events. Those of which something can be said are done when it returns, whatever became of the others.
     pub(super) async fn settle(&self, source: Source, works: Vec<Work>) -> Settled {
         let mut settled = Settled::default();
-        let mut groups = vec![works];
+        let mut groups = in_batches(works, self.shared.batch() as usize);
         while let Some(mut group) = groups.pop() {
             if group.is_empty() {
                 continue;
@@ -216,6 +216,17 @@ impl Effects<'_> {
             Err(error) => Err(Trouble::Away(error)),
         }
     }
+}
+
+/// The same in groups of at most so many, the last one first. As a rule it is one; what came late can be more.
+fn in_batches(mut works: Vec<Work>, batch: usize) -> Vec<Vec<Work>> {
+    let mut groups = Vec::new();
+    while works.len() > batch {
+        let whole = (works.len() - 1) / batch * batch;
+        groups.push(works.split_off(whole));
+    }
+    groups.push(works);
+    groups
 }
 
 /// Whether a commit was refused for what is in the transaction, and not because the database was away or busy.

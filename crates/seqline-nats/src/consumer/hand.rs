@@ -45,7 +45,8 @@ impl InHand {
         let whence = Whence {
             stream_created: Some(stream_created),
             stream_seq: Some(stream_seq),
-            subject: Some(message.subject.to_string()),
+            // A broker takes more than a text of PostgreSQL holds.
+            subject: Some(message.subject.replace('\0', "\u{fffd}")),
             size: i64::try_from(message.length).ok(),
         };
         Some(Self { reply, redelivered: delivered > 1, whence, content, identity })

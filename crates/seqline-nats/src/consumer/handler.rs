@@ -27,7 +27,8 @@ pub type HandlerError = Box<dyn Error + Send + Sync>;
 /// - The same event can be handed over again without a failure, when its transaction was rolled back for another reason. Nothing that is kept in
 ///   memory may depend on it. A process that dies while it handles an event is no failure of that event.
 /// - The transaction belongs to the consumer, and other events are in it. Savepoints are fine. A handler that ends it fails; if it committed
-///   it, what it wrote until then stays, and can be written once more.
+///   it, what it wrote until then stays, and can be written once more. The claims of events that were to follow in the transaction are committed
+///   with it. The process takes them back; if it dies before, these events count as handled and never are.
 ///
 /// ```
 /// use seqline::envelope::Envelope;

@@ -49,7 +49,10 @@ impl Runtime {
         if now < state.reconcile_at {
             return Ok(());
         }
+        // If it cannot be done now, not at once again.
+        state.reconcile_at = now.saturating_add(shared.config.failure_backoff_cap);
         let Some(floor) = self.floor(link).await? else {
+            state.reconcile_at = now;
             // It has to be made again, which is done where it is connected.
             state.link = None;
             return Ok(());
@@ -67,7 +70,9 @@ impl Runtime {
                 "retention took events before they were compared, those that the broker had dropped are lost"
             );
         }
-        if is_done {
+        if !is_done {
+            state.reconcile_at = now;
+        } else {
             state.reconcile_at = now.saturating_add(shared.config.reconcile_interval);
         }
         if dropped > 0 {

@@ -1,5 +1,6 @@
 //! Events that the broker has forgotten: those that failed, those that it dropped, and those that somebody wants tried again.
 
+use async_nats::jetstream::stream::Stream;
 use seqline::envelope::{Delivery, Envelope};
 use seqline::pool::Lease;
 use seqline::{ReadError, StoredEvent};
@@ -38,18 +39,20 @@ impl Runtime {
         if now < state.retry_at {
             return Ok(());
         }
-        let limit = shared.config.batch.clamp(1, RETRIES_BATCH_MAX);
+        let limit = shared.batch().min(RETRIES_BATCH_MAX);
         let mut lease = shared.lease().await?;
         let name = shared.name();
         let due = lease.alone(async |connection| store::retries::due(connection, name, limit).await);
         let due = shared.ask(due).await?;
         let is_full = due.len() >= limit as usize;
-        let (mut works, mut gone) = (Vec::new(), Vec::new());
+        let (mut works, mut gone, mut is_silent) = (Vec::new(), Vec::new(), false);
         for due in due {
-            match self.had(&mut lease, state, due).await? {
+            // One answer that does not come is enough to wait for.
+            let stream = state.link.as_ref().map(|link| &link.stream).filter(|_| !is_silent);
+            match self.had(&mut lease, stream, due).await? {
                 Had::Event(work) => works.push(work),
                 Had::Gone(letter) => gone.push(letter),
-                Had::NotNow => {}
+                Had::NotNow => is_silent = true,
             }
         }
         lease.done();
@@ -73,7 +76,9 @@ impl Runtime {
             Some(error) => Err(error),
             None => {
                 // What is busy now is looked at again after a pause.
-                if !is_full || progress == 0 {
+                if is_silent {
+                    state.retry_at = now.saturating_add(shared.config.failure_backoff_cap);
+                } else if !is_full || progress == 0 {
                     state.retry_at = now.saturating_add(shared.config.idle_pause);
                 }
                 Ok(())
@@ -82,7 +87,7 @@ impl Runtime {
     }
 
     /// An event from the log, wherever it is there now; else from the stream.
-    async fn had(&self, lease: &mut Lease, state: &State, due: Due) -> Result<Had, PassError> {
+    async fn had(&self, lease: &mut Lease, stream: Option<&Stream>, due: Due) -> Result<Had, PassError> {
         if let Some(event) = self.logged(lease, &due).await? {
             return Ok(Had::Event(work_of(
                 &due,
@@ -101,8 +106,13 @@ impl Runtime {
         let Some(seq) = due.stream_seq.and_then(|seq| u64::try_from(seq).ok()) else {
             return Ok(Had::Gone(gone));
         };
-        let Some(link) = &state.link else { return Ok(Had::NotNow) };
-        let Some(stored) = durable::message_at(&link.stream, seq).await? else { return Ok(Had::Gone(gone)) };
+        let Some(stream) = stream else { return Ok(Had::NotNow) };
+        let stored = match durable::message_at(stream, seq).await {
+            Ok(Some(stored)) => stored,
+            Ok(None) => return Ok(Had::Gone(gone)),
+            // Whatever it is, it is no reason for the others to wait.
+            Err(_) => return Ok(Had::NotNow),
+        };
         let headers = Some(&stored.message.headers);
         match Content::read(stored.identity, envelope_version(headers), &stored.message.payload) {
             Content::Event(identity, envelope) if identity.event_id == due.event_id => {

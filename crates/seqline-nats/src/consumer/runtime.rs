@@ -29,7 +29,10 @@ use super::place::Link;
 use super::pull::PullError;
 use super::tally::{ConsumerTally, Pass};
 use crate::broker::Broker;
-use crate::limits::{CONSUMER_FACTS_INTERVAL, FLUSH_TIMEOUT, NETWORK_MARGIN, OWED_LOCK_WAIT, OWED_MAX};
+use crate::limits::{
+    BAD_LUCK_MAX, CONSUMER_BATCH_MAX, CONSUMER_FACTS_INTERVAL, FLUSH_TIMEOUT, NETWORK_MARGIN, OWED_LOCK_WAIT,
+    OWED_MAX,
+};
 use crate::store::consumers::Registration;
 use crate::store::retries::Letter;
 use crate::stream::StreamSettings;
@@ -106,6 +109,11 @@ impl Shared {
         &self.consumer.name
     }
 
+    /// How many events are in one transaction at most.
+    pub(super) fn batch(&self) -> u32 {
+        self.config.batch.clamp(1, CONSUMER_BATCH_MAX)
+    }
+
     pub(super) async fn lease(&self) -> Result<Lease, PassError> {
         self.ask(Lease::acquire(&self.pool)).await
     }
@@ -130,6 +138,10 @@ impl Shared {
     /// An event lost a conflict. How often it has by now.
     pub(super) fn note_bad_luck(&self, event_id: Uuid) -> u32 {
         let mut bad_luck = self.bad_luck.lock().unwrap_or_else(PoisonError::into_inner);
+        if bad_luck.len() >= BAD_LUCK_MAX && !bad_luck.contains_key(&event_id) {
+            // Some went to another process. The others have a little more luck.
+            bad_luck.clear();
+        }
         let times = bad_luck.entry(event_id).or_default();
         *times += 1;
         *times
@@ -170,6 +182,14 @@ impl Shared {
     /// The first so many are taken back.
     pub(super) fn forget_ended(&self, count: usize) {
         self.ended.lock().unwrap_or_else(PoisonError::into_inner).drain(..count);
+    }
+}
+
+/// What went wrong, if the pass can go on nevertheless: without the database it cannot.
+fn unless_of_database(done: Result<(), PassError>) -> Result<Result<(), PassError>, PassError> {
+    match done {
+        Err(error) if error.is_of_database() => Err(error),
+        done => Ok(done),
     }
 }
 
@@ -265,6 +285,7 @@ impl Runtime {
                     discard(panic);
                     // Nobody knows what was in hand: the broker gives it out again.
                     *self.state.lock().await = State::default();
+                    self.shared.bad_luck.lock().unwrap_or_else(PoisonError::into_inner).clear();
                     self.shared.tally.count_failure();
                     if said.replace("panic") != Some("panic") {
                         tracing::error!(
@@ -341,13 +362,15 @@ impl Runtime {
     ) -> Result<(), PassError> {
         self.give_back_forgotten(state).await;
         Box::pin(self.record_owed(stop, pass)).await?;
-        Box::pin(self.try_again(state, stop, pass)).await?;
+        let tried = unless_of_database(Box::pin(self.try_again(state, stop, pass)).await)?;
         Box::pin(self.link(state)).await?;
-        Box::pin(self.reconcile(state)).await?;
+        let compared = unless_of_database(Box::pin(self.reconcile(state)).await)?;
         Box::pin(self.link(state)).await?;
         self.fetch(state, stop, pass.is_idle()).await?;
         Box::pin(self.settle(state, stop, pass)).await?;
-        self.look_at_waiting(state).await
+        self.look_at_waiting(state).await?;
+        // What is wrong with one of them keeps no messages waiting.
+        tried.and(compared)
     }
 
     /// Gives back what a pass had in hand that was dropped.
@@ -389,7 +412,7 @@ impl Runtime {
         };
         let expiry = waits.then_some(shared.config.fetch_expiry);
         let margin = shared.broker.request_timeout();
-        let batch = shared.config.batch.clamp(1, shared.config.max_ack_pending.max(1));
+        let batch = shared.batch().min(shared.config.max_ack_pending.max(1));
         let pulled = match is_empty_handed {
             true => link.puller.fetch(batch, expiry, margin, &shared.clock, stop, &mut take).await,
             // What comes late is in hand too.

@@ -11,7 +11,8 @@ pub(crate) struct Due {
     pub(crate) attempts: i32,
 }
 
-/// The events of a consumer that are due, longest first. They are nobody's yet.
+/// The events of a consumer that are due, longest first, without those that another process tries now: processes divide them. The ones that are
+/// returned are nobody's yet.
 pub(crate) async fn due(
     connection: &mut PgConnection,
     consumer: &str,
@@ -19,7 +20,8 @@ pub(crate) async fn due(
 ) -> Result<Vec<Due>, sqlx::Error> {
     let rows = sqlx::query(
         "SELECT r.event_id, r.position, r.stream_seq, r.attempts FROM seqline.stream_retries r
-         WHERE r.consumer = $1 AND r.next_attempt_at <= clock_timestamp() ORDER BY r.next_attempt_at LIMIT $2",
+         WHERE r.consumer = $1 AND r.next_attempt_at <= clock_timestamp() ORDER BY r.next_attempt_at LIMIT $2
+         FOR KEY SHARE SKIP LOCKED",
     )
     .bind(consumer)
     .bind(i64::from(limit))

@@ -11,6 +11,7 @@ mod keeping;
 mod leaving;
 mod logs;
 mod losing;
+mod odd;
 mod outages;
 mod reconciling;
 mod rolling;
