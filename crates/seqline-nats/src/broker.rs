@@ -5,14 +5,16 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::connection::State;
 use async_nats::jetstream::{self, Context};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
+use async_nats::{Client, ClientError, ConnectErrorKind, ConnectOptions, Event, ServerAddr};
+use seqline::Clock;
 use tokio::sync::Mutex;
 
-use crate::limits::{CONNECT_TIMEOUT, REQUEST_TIMEOUT};
+use crate::limits::{CONNECT_ANEW_AFTER, CONNECT_TIMEOUT, REQUEST_TIMEOUT};
 use crate::subject::percent_decoded;
 
 /// Where a broker is unless somebody says so.
@@ -132,7 +134,30 @@ pub struct Broker(Arc<Inner>);
 
 struct Inner {
     config: BrokerConfig,
-    client: Mutex<Option<Client>>,
+    clock: Clock,
+    open: Mutex<Option<Open>>,
+}
+
+/// A connection that was opened. It connects again by itself, with the login that it began with.
+struct Open {
+    client: Client,
+    /// Whether the broker has refused that login since.
+    is_refused: Arc<AtomicBool>,
+    /// When it was first seen to be away.
+    away_since: Option<Duration>,
+}
+
+impl Open {
+    /// Whether it is of use, or may be soon.
+    fn is_of_use(&mut self, now: Duration) -> bool {
+        if self.client.connection_state() == State::Connected {
+            self.is_refused.store(false, Ordering::Relaxed);
+            self.away_since = None;
+            return true;
+        }
+        let since = *self.away_since.get_or_insert(now);
+        !self.is_refused.load(Ordering::Relaxed) && now.saturating_sub(since) < CONNECT_ANEW_AFTER
+    }
 }
 
 impl fmt::Debug for Broker {
@@ -145,7 +170,7 @@ impl Broker {
     /// Opens nothing yet.
     #[must_use]
     pub fn new(config: BrokerConfig) -> Self {
-        Self(Arc::new(Inner { config, client: Mutex::new(None) }))
+        Self(Arc::new(Inner { config, clock: Clock::system(), open: Mutex::new(None) }))
     }
 
     /// Host and port, for people. Never more of the URL.
@@ -160,7 +185,9 @@ impl Broker {
         self.0.config.request_timeout
     }
 
-    /// The connection, opened if there is none. One that was lost is being opened again in the background: requests over it fail until then.
+    /// The connection, opened if there is none. One that was lost is being opened again in the background: requests over it fail until then. Where
+    /// that goes on for half a minute, or the broker refuses the login, another one is opened in its place, for which the files of the login and the
+    /// certificates are read again.
     ///
     /// Cancel safe: a connection that is not ready yet is given up.
     ///
@@ -168,13 +195,18 @@ impl Broker {
     ///
     /// [`BrokerError`] by name. Nothing is tried again here.
     pub async fn client(&self) -> Result<Client, BrokerError> {
-        let mut client = self.0.client.lock().await;
-        if let Some(client) = client.as_ref() {
-            return Ok(client.clone());
+        let mut open = self.0.open.lock().await;
+        let now = self.0.clock.elapsed();
+        if let Some(open) = open.as_mut()
+            && open.is_of_use(now)
+        {
+            return Ok(open.client.clone());
         }
+        *open = None;
         let opened = connect(&self.0.config).await?;
-        *client = Some(opened.clone());
-        Ok(opened)
+        let client = opened.client.clone();
+        *open = Some(opened);
+        Ok(client)
     }
 
     /// The same, for JetStream.
@@ -189,15 +221,15 @@ impl Broker {
 
     /// Whether there is a connection now. Opens none.
     pub async fn is_connected(&self) -> bool {
-        let client = self.0.client.lock().await;
-        client.as_ref().is_some_and(|client| client.connection_state() == State::Connected)
+        let open = self.0.open.lock().await;
+        open.as_ref().is_some_and(|open| open.client.connection_state() == State::Connected)
     }
 
     /// Sends what is under way and closes the connection. Who needs it afterwards opens another.
     pub async fn close(&self) {
-        if let Some(client) = self.0.client.lock().await.take() {
+        if let Some(open) = self.0.open.lock().await.take() {
             // A connection that is lost already has nothing to send.
-            let _ = client.drain().await;
+            let _ = open.client.drain().await;
         }
     }
 }
@@ -207,11 +239,19 @@ fn servers(urls: &str) -> Result<Vec<ServerAddr>, BrokerError> {
     servers.collect::<Result<_, _>>().map_err(|_| BrokerError::Url)
 }
 
-async fn connect(config: &BrokerConfig) -> Result<Client, BrokerError> {
+async fn connect(config: &BrokerConfig) -> Result<Open, BrokerError> {
     let servers = servers(&config.url)?;
-    let options = with_login(options(config).await?, &servers)?;
+    let is_refused = Arc::new(AtomicBool::new(false));
+    let seen = is_refused.clone();
+    let options = with_login(options(config).await?, &servers)?.event_callback(move |event| {
+        if is_refusal(&event) {
+            seen.store(true, Ordering::Relaxed);
+        }
+        std::future::ready(())
+    });
     let connecting = async_nats::connect_with_options(servers, options);
-    connecting.await.map_err(|error| {
+    let connected = connecting.await.map(|client| Open { client, is_refused, away_since: None });
+    connected.map_err(|error| {
         let place = place(&config.url);
         match error.kind() {
             ConnectErrorKind::ServerParse => BrokerError::Url,
@@ -222,6 +262,14 @@ async fn connect(config: &BrokerConfig) -> Result<Client, BrokerError> {
             _ => BrokerError::Unreachable { place },
         }
     })
+}
+
+/// Whether a connection that was lost is not opened again because of its login. The client says what went wrong in words alone.
+fn is_refusal(event: &Event) -> bool {
+    let Event::ClientError(ClientError::Other(words)) = event else { return false };
+    [ConnectErrorKind::Authentication, ConnectErrorKind::AuthorizationViolation]
+        .iter()
+        .any(|kind| words.starts_with(&kind.to_string()))
 }
 
 /// The login of the first URL that has one, for all of them: the client does not look for it there.

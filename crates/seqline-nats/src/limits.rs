@@ -5,6 +5,10 @@ use std::time::Duration;
 /// How long a connection may take. A broker on the same continent answers within a second; a firewall that drops packets never does.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long a connection may be away before another one is opened in its place, for which files are read again. A broker that is restarted is back
+/// before that.
+pub(crate) const CONNECT_ANEW_AFTER: Duration = Duration::from_secs(30);
+
 /// How long the broker may take to answer a request of its API. A cluster that elects a leader is silent for a few seconds, and is asked again.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -5,6 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
+use async_nats::Client;
 use async_nats::connection::State as Connection;
 use async_nats::jetstream::consumer::{DeliverPolicy, Info};
 use async_nats::jetstream::stream::{Info as StreamInfo, Stream};
@@ -26,6 +27,7 @@ const FIRST_LOOKS_MAX: usize = 20;
 
 /// What connects a consumer with the broker.
 pub(super) struct Link {
+    client: Client,
     pub(super) stream: Stream,
     /// When the stream was made, in nanoseconds since 1970.
     pub(super) stream_created: i64,
@@ -103,9 +105,11 @@ impl Runtime {
             // Each question would be waited for in vain.
             return Err(self.pull_error(PullError::Disconnected));
         }
-        if state.link.is_some() {
+        // While this one is connected, one that is not is another one, in whose place this one was opened.
+        if state.link.as_ref().is_some_and(|link| link.client.connection_state() == Connection::Connected) {
             return Ok(());
         }
+        state.link = None;
         let info = require_stream(&shared.broker, &shared.stream).await?;
         let stream = self.stream().await?;
         if state.registration.is_none() {
@@ -125,9 +129,9 @@ impl Runtime {
         let durable = self.durable(state, &stream, &info, was_known).await?;
         let puller = Puller::new(client.clone(), durable).await.map_err(|error| self.pull_error(error))?;
         let interval = durable::progress_interval(shared.config.ack_wait);
-        let keeper = Keeper::start(client, shared.clock.clone(), interval, state.replies());
+        let keeper = Keeper::start(client.clone(), shared.clock.clone(), interval, state.replies());
         state.keeper = Some(keeper);
-        state.link = Some(Link { stream, stream_created: created(&info), puller });
+        state.link = Some(Link { client, stream, stream_created: created(&info), puller });
         Ok(())
     }
 

@@ -14,6 +14,7 @@ mod losing;
 mod odd;
 mod outages;
 mod reconciling;
+mod relogin;
 mod rolling;
 mod spoiling;
 mod stopping;
