@@ -25,6 +25,7 @@
 //! | `window` | what is under way, and how far it is acknowledged (the same) |
 //! | `pace` | how much may be under way, and how long to wait (the same) |
 //! | `recover` | finds out where the stream is and what is missing |
+//! | `settle` | finds out whether the log is the right one |
 //! | `fill` | publishes what is missing |
 //! | `send` | publishes until the head of the log is reached |
 //! | `link` | makes messages, and the connection over which they go |
@@ -64,6 +65,7 @@ mod outcome;
 mod pace;
 mod recover;
 mod send;
+mod settle;
 mod source;
 mod tally;
 mod walk;

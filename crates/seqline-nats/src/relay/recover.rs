@@ -5,16 +5,13 @@ use std::collections::BTreeMap;
 use async_nats::jetstream;
 use async_nats::jetstream::stream::{Info, RawMessageErrorKind};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use seqline::identity::{Look, OnChange, look};
 use tokio_util::sync::CancellationToken;
 
 use super::cursor::{Cursor, NOT_LOOKED_AT, Told};
 use super::link::Link;
 use super::walk::{Anchor, Differ, LookBack, Met, Standing, Walk, judge};
 use super::{Relay, RelayError, RelayStart, StreamFacts};
-use crate::limits::{
-    CROWDED_AFTER, HISTORY_LOOK_INTERVAL, LOOK_BACK_MAX, SINGLY_AT_ONCE, STREAM_FACTS_INTERVAL, WALK_CHUNK,
-};
+use crate::limits::{CROWDED_AFTER, LOOK_BACK_MAX, SINGLY_AT_ONCE, STREAM_FACTS_INTERVAL, WALK_CHUNK};
 use crate::message::Identity;
 use crate::store::relay as store;
 use crate::store::relay::Incident;
@@ -139,41 +136,6 @@ impl Relay {
             return Err(RelayError::AtomicBatchesUnsupported(client.server_info().version));
         }
         Ok(client)
-    }
-
-    /// Looks whether this is the server and the history that the positions belong to: nothing is handed out while that is open.
-    pub(super) async fn settle_history(&mut self) -> Result<(), RelayError> {
-        let (source, watch) = (self.source.clone(), &mut self.watch);
-        let looked = source
-            .within(async {
-                let mut connection = seqline::pool::Lease::acquire(&source.pool).await?;
-                let looked = look(connection.connection(), watch, OnChange::Refuse).await;
-                connection.done();
-                match looked {
-                    Ok(looked) => Ok(looked),
-                    Err(seqline::identity::EpochError::Database(error)) => Err(error.into()),
-                    Err(error) => Err(RelayError::HistoryUnsettled(error.to_string())),
-                }
-            })
-            .await?;
-        match looked {
-            Look::GoOn { .. } | Look::NewEpoch { .. } => {
-                self.settled_at = Some(self.clock.elapsed());
-                Ok(())
-            }
-            Look::Wait { reason, .. } => Err(RelayError::HistoryUnsettled(reason.to_string())),
-            _ => {
-                Err(RelayError::HistoryUnsettled("it says something that this version does not know".into()))
-            }
-        }
-    }
-
-    pub(super) async fn look_now_and_then(&mut self) -> Result<(), RelayError> {
-        let now = self.clock.elapsed();
-        match self.settled_at {
-            Some(at) if now.saturating_sub(at) < HISTORY_LOOK_INTERVAL => Ok(()),
-            _ => self.settle_history().await,
-        }
     }
 
     /// Makes the stream where there is none. One that is there is adjusted once only: what an operator changes later stays, as long as it takes
