@@ -92,7 +92,7 @@ async fn in_between(failed: i32, statement: impl Fn(Uuid) -> String) -> (Site, s
 #[tokio::test]
 async fn a_failure_is_added_to_those_of_others() {
     let again = |_| "UPDATE seqline.stream_retries SET attempts = attempts + 1".to_owned();
-    let (site, pass) = in_between(1, again).await;
+    let (site, pass) = Box::pin(in_between(1, again)).await;
     assert_eq!((attempts(&site).await, pass.retried), (vec![3], 1));
 }
 
@@ -105,7 +105,7 @@ async fn what_another_one_gave_up_is_one_dead_letter() {
              SELECT r.consumer, 'attempts_exhausted', '{id}', r.position, 'EVENTS', r.stream_seq, 5 FROM r"
         )
     };
-    let (site, pass) = in_between(4, gives_up).await;
+    let (site, pass) = Box::pin(in_between(4, gives_up)).await;
     assert_eq!((site.dead_letters(PROBE).await.len(), pass.dead, pass.retried), (1, 0, 0));
     assert_eq!(site.retries(PROBE).await, 0);
 }

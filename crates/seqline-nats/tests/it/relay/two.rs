@@ -56,7 +56,7 @@ async fn two_that_never_notice_each_other_do_not_interleave() {
     };
     let (one, other) = (stage.run(), stage.run_with(late));
     let both = || one.tally.published().min(other.tally.published());
-    eventually(LONG, "both publish much", async || both() > 800).await;
+    eventually(LONG * 3, "both publish much", async || both() > 800).await;
     load.stop().await;
     stage.until_published().await;
     one.stop().await;
