@@ -21,7 +21,7 @@ use uuid::Uuid;
 use super::decide::Came;
 use super::error::PassError;
 use super::handler::Context;
-use super::runtime::Shared;
+use super::shared::Shared;
 use crate::limits::FAILED_LOCK_WAIT;
 use crate::message::Identity;
 

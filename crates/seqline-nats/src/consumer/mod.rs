@@ -32,7 +32,8 @@
 //!
 //! `decide` says what a message is and what becomes of it, `filters` what the broker is asked for, and neither does anything; `pull` fetches, `hand`
 //! keeps, `effects` is the transaction, `retry` and `reconcile` handle what the broker forgot, `durable` and `place` are about the consumer at the
-//! broker and in the database, `say` writes the log, and `runtime` holds them together.
+//! broker and in the database, `say` writes the log, `shared` is what passes share, and `runtime`
+//! holds them together.
 
 mod config;
 mod decide;
@@ -51,6 +52,7 @@ mod recorder;
 mod retry;
 mod runtime;
 mod say;
+mod shared;
 mod tally;
 
 pub use config::StreamConsumerConfig;

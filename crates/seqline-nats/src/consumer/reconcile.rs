@@ -174,7 +174,7 @@ async fn around(stream: &Stream, stream_seq: u64) -> Result<(Option<Stored>, Opt
 /// when nobody can say.
 async fn position_of(
     tx: &mut sqlx::PgConnection,
-    shared: &super::runtime::Shared,
+    shared: &super::shared::Shared,
     floor: &Floor,
     log: &Bounds,
 ) -> Result<i64, sqlx::Error> {
