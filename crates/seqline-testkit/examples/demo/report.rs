@@ -323,6 +323,10 @@ fn disturbance(evidence: &Evidence<'_>, of_agents: &agents::Reading) -> Finding 
         (streams.deeds.relays_killed > 0, "no relay was killed"),
         (streams.deeds.brokers_killed > 0, "no broker was killed"),
         (
+            streams.deeds.consumers_died > 0,
+            "no consumer of the stream died between a commit and its acknowledgement",
+        ),
+        (
             streams.deliveries > streams.stream.len() as u64,
             "nothing was delivered again because a consumer of the stream was killed",
         ),

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use seqline::Clock;
 use seqline::envelope::Envelope;
 use seqline_nats::broker::{Broker, BrokerConfig};
@@ -22,6 +24,10 @@ pub(crate) const NATS_URL: &str = "DEMO_STREAM_NATS_URL";
 pub(crate) const CONSUMER: &str = "demo_stream";
 /// What a killed process had in hand comes again after that. Short, so that it happens while somebody watches.
 const ACK_WAIT: Duration = Duration::from_secs(2);
+/// Set for those that are not to kill themselves.
+pub(crate) const CAREFUL: &str = "DEMO_STREAM_CAREFUL";
+/// One batch in so many is the last one of its process: committed, and not acknowledged.
+const DEADLY_ONE_IN: u32 = 8;
 /// One event in so many takes long, so that there is time to be killed in the middle of it.
 const SLOW_ONE_IN: i64 = 40;
 const SLOW: Duration = Duration::from_millis(20);
@@ -74,6 +80,10 @@ pub(crate) async fn run() -> anyhow::Result<()> {
         config,
         clock,
     );
+    let runtime = match std::env::var_os(CAREFUL) {
+        None => runtime.before_ack(die_now_and_then),
+        Some(_) => runtime,
+    };
     let stop = CancellationToken::new();
     let asked = stop.clone();
     let mut terminated = signal(SignalKind::terminate())?;
@@ -87,4 +97,12 @@ pub(crate) async fn run() -> anyhow::Result<()> {
     });
     runtime.run(stop).await;
     Ok(())
+}
+
+/// The worst moment to die, which nobody hits from outside: what was done is committed, and the broker does not know.
+fn die_now_and_then() {
+    if fastrand::u32(..DEADLY_ONE_IN) == 0 {
+        // Of itself a process is always allowed to do that.
+        let _ = kill(Pid::this(), Signal::SIGKILL);
+    }
 }

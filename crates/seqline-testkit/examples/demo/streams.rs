@@ -44,6 +44,8 @@ pub(crate) struct Deeds {
     pub(crate) relays_killed: usize,
     pub(crate) brokers_killed: usize,
     pub(crate) consumers_killed: usize,
+    /// Those that killed themselves between a commit and its acknowledgement.
+    pub(crate) consumers_died: usize,
 }
 
 /// A message of the stream.
@@ -74,7 +76,7 @@ impl<'a> Streams<'a> {
     pub(crate) async fn start(db: &'a TestDb) -> anyhow::Result<Self> {
         let nats = NatsServer::start().await;
         let relay = Relaying::start(db, &nats.url()).await?;
-        let workers = (0..WORKERS).map(|_| start(db, &nats)).collect::<anyhow::Result<_>>()?;
+        let workers = (0..WORKERS).map(|_| start(db, &nats, true)).collect::<anyhow::Result<_>>()?;
         Ok(Self { db, nats, relay, workers, clock: Clock::system(), deeds: Deeds::default() })
     }
 
@@ -92,7 +94,13 @@ impl<'a> Streams<'a> {
             self.clock.sleep(PAUSE).await;
             let passed = self.clock.elapsed().saturating_sub(begin);
             if passed >= duration {
-                return Ok(());
+                return self.calm().await;
+            }
+            for worker in &mut self.workers {
+                if worker.try_wait()?.is_some() {
+                    self.deeds.consumers_died += 1;
+                    *worker = start(self.db, &self.nats, true)?;
+                }
             }
             let due = |at: &u32| passed >= duration * *at / 100;
             if relay_kills.next_if(due).is_some() {
@@ -107,9 +115,18 @@ impl<'a> Streams<'a> {
                 let victim = fastrand::usize(..self.workers.len());
                 self.workers[victim].kill().await?;
                 self.deeds.consumers_killed += 1;
-                self.workers[victim] = start(self.db, &self.nats)?;
+                self.workers[victim] = start(self.db, &self.nats, true)?;
             }
         }
+    }
+
+    /// From now on nobody is killed.
+    async fn calm(&mut self) -> anyhow::Result<()> {
+        for worker in &mut self.workers {
+            worker.kill().await?;
+            *worker = start(self.db, &self.nats, false)?;
+        }
+        Ok(())
     }
 
     /// Waits until everything up to the head is in the stream and handled, stops all of it and says what there is.
@@ -139,9 +156,11 @@ impl<'a> Streams<'a> {
     }
 }
 
-fn start(db: &TestDb, nats: &NatsServer) -> anyhow::Result<Child> {
+/// Starts a consumer, which kills itself now and then if it is `deadly`.
+fn start(db: &TestDb, nats: &NatsServer, deadly: bool) -> anyhow::Result<Child> {
     Command::new(std::env::current_exe()?)
         .arg(stream_worker::ARGUMENT)
+        .envs((!deadly).then_some((stream_worker::CAREFUL, "1")))
         .env(stream_worker::DATABASE_URL, db.url(Role::App))
         .env(stream_worker::NATS_URL, nats.url())
         .stdin(Stdio::piped())

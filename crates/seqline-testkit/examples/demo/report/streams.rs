@@ -52,10 +52,11 @@ pub(super) fn consumed(evidence: &Evidence<'_>) -> Finding {
     Finding {
         promise: "A consumer of the stream has each effect exactly once, however often the broker delivers",
         observed: format!(
-            "{} effects of {} deliveries; consumers killed {} times",
+            "{} effects of {} deliveries; consumers killed {} times, and {} times between a commit and its acknowledgement",
             evidence.streams.effects.len(),
             evidence.streams.deliveries,
-            evidence.streams.deeds.consumers_killed
+            evidence.streams.deeds.consumers_killed,
+            evidence.streams.deeds.consumers_died
         ),
         faults,
     }
