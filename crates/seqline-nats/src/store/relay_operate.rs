@@ -42,14 +42,17 @@ pub(crate) struct Place {
     pub(crate) stream_seq: i64,
 }
 
-/// All relays by name. The ends of the log are looked up once, and the event that comes next by its number.
+/// All relays by name. The ends of the log are looked up once, which takes dozens of looks at it, and not where there is no relay; the event that
+/// comes next is found by its number.
 pub(crate) async fn statuses(connection: &mut PgConnection) -> Result<Vec<StatusRow>, sqlx::Error> {
     sqlx::query_as(
-        "SELECT c.name, c.stream, c.epoch, c.position, ends.head, next.occurred_at AS oldest_unpublished_at, c.stream_seq, c.rewind_to,
+        "WITH ends AS MATERIALIZED (
+             SELECT seqline.head() AS head, seqline.min_retained() AS first WHERE EXISTS (SELECT FROM seqline.relay_cursors)
+         )
+         SELECT c.name, c.stream, c.epoch, c.position, ends.head, next.occurred_at AS oldest_unpublished_at, c.stream_seq, c.rewind_to,
                 c.paused_at, coalesce(c.leased_until > clock_timestamp(), false) AS active, c.leased_until, c.stalled_by, c.stalled_since,
                 c.updated_at
-         FROM (SELECT seqline.head() AS head, seqline.min_retained() AS first) AS ends
-         CROSS JOIN seqline.relay_cursors c
+         FROM ends CROSS JOIN seqline.relay_cursors c
          LEFT JOIN LATERAL (
              SELECT e.occurred_at FROM seqline.event_log e WHERE e.seq = greatest(c.position + 1, ends.first)
          ) AS next ON c.position < ends.head
