@@ -121,7 +121,7 @@ impl NatsOptions {
             let routes = routes.join(", ");
             let _ = write!(
                 text,
-                "cluster {{\nname: \"{name}\"\nlisten: \"127.0.0.1:{port}\"\nroutes: [{routes}]\n}}\n"
+                "cluster {{\nname: \"{name}\"\nlisten: \"127.0.0.1:{port}\"\nroutes: [{routes}]\nno_advertise: true\n}}\n"
             );
         }
         text
