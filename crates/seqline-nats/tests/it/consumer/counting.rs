@@ -37,6 +37,12 @@ async fn run(site: &Site, statement: String) {
     sqlx::raw_sql(AssertSqlSafe(statement)).execute(&site.db.admin()).await.unwrap();
 }
 
+/// What a process does that takes an event in hand as the runtime does. The server gives the lock to whoever waits longest: so nobody who asks for
+/// the event later comes before it.
+fn in_hand(id: Uuid, statement: &str) -> String {
+    format!("SELECT pg_advisory_xact_lock(hashtextextended('{PROBE}:{id}', 0)); {statement}")
+}
+
 /// What another process does as soon as it can, once it is known to wait for this one.
 async fn waits(site: &Site, mut other: PgConnection, statement: String) -> JoinHandle<PgConnection> {
     let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut other).await.unwrap();
@@ -79,7 +85,7 @@ async fn in_between(failed: i32, statement: impl Fn(Uuid) -> String) -> (Site, s
     let other = site.db.connect(Role::Admin).await;
     let meanwhile = async {
         entered.notified().await;
-        let waiting = waits(&site, other, statement(ids[0])).await;
+        let waiting = waits(&site, other, in_hand(ids[0], &statement(ids[0]))).await;
         go.notify_one();
         waiting.await.unwrap();
     };
@@ -143,8 +149,7 @@ async fn a_failure_that_cannot_be_recorded_now_is_recorded_later() {
     sqlx::raw_sql("BEGIN").execute(&mut other).await.unwrap();
     let meanwhile = async {
         entered.notified().await;
-        let lock = format!("SELECT pg_advisory_xact_lock(hashtextextended('probe:{}', 0))", ids[0]);
-        let waiting = waits(&site, other, lock).await;
+        let waiting = waits(&site, other, in_hand(ids[0], "")).await;
         go.notify_one();
         waiting.await.unwrap()
     };
