@@ -118,7 +118,7 @@ enum Task {
         #[arg(last = true, value_name = "ARGS")]
         args: Vec<OsString>,
     },
-    /// Measure which code the tests of the library and the server run, and fail when a file is covered less than it was
+    /// Measure which code the tests of what ships run, and fail when a file is covered less than it was
     ///
     /// Runs all of their tests, instrumented; takes long. Writes lcov.info and coverage.json to target/coverage.
     Coverage {

@@ -263,5 +263,4 @@ impl LookBack {
 }
 
 #[cfg(test)]
-#[path = "walk_tests.rs"]
 mod tests;

@@ -15,7 +15,7 @@ use self::source::{Source, sql_words};
 const LINES_MAX: usize = 600;
 
 /// Modules that decide and do nothing: whoever wants to test or fuzz them needs no database and no clock.
-const PURE: [&str; 40] = [
+const PURE: [&str; 42] = [
     "crates/seqline/src/access/token.rs",
     "crates/seqline/src/access/visibility.rs",
     "crates/seqline/src/agent/name.rs",
@@ -35,6 +35,8 @@ const PURE: [&str; 40] = [
     "crates/seqline-nats/src/consumer/decide.rs",
     "crates/seqline-nats/src/consumer/filters.rs",
     "crates/seqline-nats/src/consumer/pace.rs",
+    "crates/seqline-nats/src/relay/walk.rs",
+    "crates/seqline-nats/src/relay/window.rs",
     "crates/seqline-nats/src/subject.rs",
     "crates/seqline-server/src/api/agents/window.rs",
     "crates/seqline-server/src/api/append/event.rs",
