@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use seqline::consumer::{Consumer, FailurePolicy};
+use seqline::consumer::{Consumer, FailurePolicy, StartAt};
 use seqline::maintenance::{Maintenance, MaintenanceConfig};
 use seqline::sequencer::{Sequencer, SequencerConfig};
 use seqline::settings::Sequencing;
@@ -104,8 +104,10 @@ async fn consumers_and_a_tail_get_every_event_once() {
     };
     let workers: Vec<_> = (0..2)
         .map(|_| {
+            // Whoever is first to register them may come when something is written already.
             let list =
-                [Consumer::new(name("all"), plain()), Consumer::new(name("some"), fails()).on_failure(park)];
+                [Consumer::new(name("all"), plain()), Consumer::new(name("some"), fails()).on_failure(park)]
+                    .map(|consumer| consumer.start_at(StartAt::Oldest));
             let listen = pooled.db.options(Role::App);
             let pool = pooled.pool(Role::App, 6);
             consumers::Running::start(consumers::consumers(pool, listen, quick(), Clock::system(), list))
