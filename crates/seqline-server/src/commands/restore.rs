@@ -18,6 +18,9 @@ use crate::output;
 use crate::output::{count, grouped};
 use crate::sqlstate;
 
+/// What a consumer of an agent is called beside those that have lanes.
+const AGENT: &str = "agent";
+
 pub(crate) async fn run(database: &DatabaseArgs, args: RestoreArgs) -> Result<(), Failure> {
     let mut connection = connect(database).await?;
     match args.action {
@@ -175,6 +178,11 @@ fn print(
     };
     let choice = if finalized.moves.is_empty() { "there are none" } else { choice };
     lines.push(("consumers", choice.to_owned()));
+    let agents = finalized.moves.iter().filter(|it| it.kind == AGENT).count();
+    if agents > 0 {
+        let what = count(i64::try_from(agents).unwrap_or(i64::MAX), "consumer");
+        lines.push(("agents", format!("{what}, told of it until they acknowledge where they go on")));
+    }
     lines.into_iter().try_for_each(|(name, value)| output::line(format!("{name:<14}{value}")))?;
     if finalized.moves.is_empty() {
         return Ok(());
@@ -186,7 +194,8 @@ fn print(
             (_, true) => "was above the head".to_owned(),
             (passed, false) => format!("passes over {}", count(passed, "event")),
         };
-        vec![lane.consumer.clone(), lane.kind.clone(), lane.lane.to_string(), from, to, what]
+        let number = if lane.kind == AGENT { String::new() } else { lane.lane.to_string() };
+        vec![lane.consumer.clone(), lane.kind.clone(), number, from, to, what]
     };
     output::line("")?;
     let header = ["consumer", "kind", "lane", "from", "to", ""];

@@ -61,6 +61,16 @@ impl Site {
         (server, consumer)
     }
 
+    /// The same site, with another server in the place of the one that was stopped before this was done to the database.
+    async fn without_server(self, keys: &[(&str, &str)], change: impl AsyncFnOnce(&TestDb)) -> Self {
+        self.server.stop().await;
+        change(&self.db).await;
+        let server = Worker::start(with_keys(&self.db, keys)).await;
+        let mut consumer = self.consumer;
+        consumer.client.address = server.api().await;
+        Self { db: self.db, server, token: self.token, consumer }
+    }
+
     async fn stop(self) {
         self.server.stop().await;
     }

@@ -91,6 +91,39 @@ async fn it_is_audited_and_its_json_has_every_move() {
 }
 
 #[tokio::test]
+async fn agents_are_told_and_shown_with_where_they_go_on() {
+    let db = restored().await;
+    as_admin(
+        &db,
+        "INSERT INTO seqline.principals (id, kind) VALUES ('billing', 'agent');
+         INSERT INTO seqline.agent_consumer_cursors (agent_id, consumer, acked_seq)
+         VALUES ('billing', 'invoices', 2), ('billing', 'totals', 5)",
+    )
+    .await;
+    let finalize = ["restore", "finalize", "--consumers", "head"];
+    let plan = on(&db, Role::App, finalize).ok().await;
+    let (_, shown) = plan.split_once("consumers ").expect("it says of consumers");
+    assert_eq!(
+        shown.trim_end(),
+        "    head: they go on with new events only
+agents        2 consumers, told of it until they acknowledge where they go on
+
+ consumer          kind    lane  from  to
+ orders            worker     0     3   5  passes over 2 events
+ polled            poll       0     8   5  was above the head
+ billing/invoices  agent            2   5  passes over 3 events
+ billing/totals    agent            5   5  stays"
+    );
+    on(&db, Role::App, finalize).args(["--yes", "--reason", "backup of 04:00"]).ok().await;
+    let log = audited(&db).await;
+    let after = json!({"last_seq": [5], "epoch": epoch(&db).await});
+    let moved = ("agent.finalize", "billing/invoices", (json!({"last_seq": [2]}), after));
+    assert_eq!(log[3..], [audit_row(moved.0, moved.1, moved.2, Some("backup of 04:00"))]);
+    let listed = on(&db, Role::App, ["agents", "consumers", "list"]).ok().await;
+    assert_eq!(listed.matches("epoch_changed").count(), 2, "{listed}");
+}
+
+#[tokio::test]
 async fn a_healthy_log_needs_force() {
     let db = TestDb::new().await;
     let (before, finalize) = (epoch(&db).await, ["restore", "finalize", "--consumers", "keep"]);

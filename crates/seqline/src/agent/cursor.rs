@@ -61,6 +61,8 @@ pub enum LostReason {
     Retention,
     /// The log ends before it.
     CursorAhead,
+    /// The log was restored, and the cursor with it: what came after the backup is gone, or comes again under other numbers.
+    EpochChanged,
 }
 
 impl LostReason {
@@ -70,11 +72,14 @@ impl LostReason {
         match self {
             Self::Retention => "retention",
             Self::CursorAhead => "cursor_ahead",
+            Self::EpochChanged => "epoch_changed",
         }
     }
 
     pub(crate) fn named(name: &str) -> Option<Self> {
-        [Self::Retention, Self::CursorAhead].into_iter().find(|reason| reason.as_str() == name)
+        [Self::Retention, Self::CursorAhead, Self::EpochChanged]
+            .into_iter()
+            .find(|reason| reason.as_str() == name)
     }
 }
 

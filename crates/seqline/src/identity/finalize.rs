@@ -62,14 +62,14 @@ pub enum Need {
     Stated,
 }
 
-/// What the end of a restore does to a lane of a consumer.
+/// What the end of a restore does to a lane of a consumer, or to a consumer of an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Move {
-    /// The consumer.
+    /// The consumer; for one of an agent the agent's id, a slash and its name.
     pub consumer: String,
-    /// `worker` or `poll`.
+    /// `worker`, `poll` or `agent`.
     pub kind: String,
-    /// Which of its lanes.
+    /// Which of its lanes. Those of agents have one.
     pub lane: u32,
     /// Where it was.
     pub from: i64,
@@ -91,12 +91,13 @@ pub struct Finalized {
     pub staged: i64,
     /// What consumers had parked or were to leave out above the head: those numbers will be other events.
     pub forgotten: i64,
-    /// Every lane of every consumer, by name.
+    /// Every lane of every consumer, by name; then every consumer of an agent.
     pub moves: Vec<Move>,
 }
 
 /// Starts a new epoch on this server and sets every cursor by an explicit choice, in one transaction. Positions of the old epoch mean nothing
-/// from then on: whoever holds one outside the database starts anew.
+/// from then on: whoever holds one outside the database starts anew. Consumers of agents are set as well, taken from whoever holds them, and told
+/// [`EpochChanged`](crate::agent::LostReason::EpochChanged) until they acknowledge where they go on.
 ///
 /// It waits for rounds that are under way and for numbering, for each as long as the session's `lock_timeout` allows and at most ten seconds; what it could
 /// not get in time is an error, and nothing was changed. Paused, retired and polled consumers are set like the others. What was done is in `seqline.audit_log`.

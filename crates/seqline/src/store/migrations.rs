@@ -11,7 +11,7 @@ pub(crate) struct Migration {
     sql: &'static str,
 }
 
-pub(crate) const MIGRATIONS: [Migration; 32] = [
+pub(crate) const MIGRATIONS: [Migration; 33] = [
     Migration { version: 1, name: "tables", sql: include_str!("../../migrations/0001_tables.sql") },
     Migration { version: 2, name: "read", sql: include_str!("../../migrations/0002_read.sql") },
     Migration { version: 3, name: "append", sql: include_str!("../../migrations/0003_append.sql") },
@@ -79,6 +79,11 @@ pub(crate) const MIGRATIONS: [Migration; 32] = [
         version: 32,
         name: "stream_consumers",
         sql: include_str!("../../migrations/0032_stream_consumers.sql"),
+    },
+    Migration {
+        version: 33,
+        name: "agents_epoch",
+        sql: include_str!("../../migrations/0033_agents_epoch.sql"),
     },
 ];
 

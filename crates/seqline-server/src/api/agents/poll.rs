@@ -255,7 +255,7 @@ impl Polling<'_> {
         let reason = match resync.reason {
             ResyncReason::Retention => LostReason::Retention,
             ResyncReason::CursorAhead => LostReason::CursorAhead,
-            // Neither is asked of a consumer: it has no position but its own, and may be as far behind as it likes.
+            // Neither is asked of a consumer: it has no position but its own, may be as far behind as it likes, and whoever starts an epoch tells it.
             ResyncReason::TooFarBehind | ResyncReason::EpochChanged => return problem,
         };
         let head = resync.head;

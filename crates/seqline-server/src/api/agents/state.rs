@@ -78,7 +78,7 @@ pub(crate) struct Holder {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AgentConsumerResync)]
 pub(in crate::api) struct Resync {
-    /// `retention` or `cursor_ahead`.
+    /// `retention`, `cursor_ahead` or `epoch_changed`.
     #[schema(example = "retention")]
     reason: &'static str,
     /// The last acknowledgement before that.

@@ -209,6 +209,7 @@ impl Consuming {
         let reason = match resync.reason {
             ResyncReason::Retention => LostReason::Retention,
             ResyncReason::CursorAhead => LostReason::CursorAhead,
+            // Neither is asked of a consumer, and whoever starts an epoch tells it.
             ResyncReason::TooFarBehind | ResyncReason::EpochChanged => return Some(Close::Internal),
         };
         // Nobody else writes what was so before.

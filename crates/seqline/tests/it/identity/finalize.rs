@@ -137,6 +137,71 @@ async fn it_is_audited_for_the_log_and_for_each_consumer_that_goes_on_elsewhere(
     );
 }
 
+/// Agents: one in the middle, one above the head that knows of a loss, one at the head whose holder is there.
+async fn with_agents(db: &TestDb) {
+    as_admin(
+        db,
+        "INSERT INTO seqline.principals (id, kind) VALUES ('billing', 'agent'), ('audit', 'agent');
+         INSERT INTO seqline.agent_consumer_cursors
+             (agent_id, consumer, acked_seq, generation, holder_session_id, holder_kind, held_since, rest_window, lost_reason, lost_after, lost_position)
+         VALUES ('billing', 'middle', 4, 1, NULL, NULL, NULL, NULL, NULL, NULL, NULL),
+                ('billing', 'above', 14, 3, NULL, NULL, NULL, NULL, 'retention', 2, 13),
+                ('audit', 'held', 10, 2, gen_random_uuid(), 'rest', now(), '{}', NULL, NULL, NULL)",
+    )
+    .await;
+}
+
+/// By consumer: its acknowledgement, generation, whether somebody has it, and what it is told.
+async fn agents(db: &TestDb) -> Vec<(String, i64, i64, bool, String)> {
+    sqlx::query_as(
+        "SELECT agent_id || '/' || consumer, acked_seq, generation, num_nonnulls(holder_session_id, held_since, rest_window) > 0,
+                concat_ws(' ', lost_reason, lost_after, lost_position)
+         FROM seqline.agent_consumer_cursors ORDER BY agent_id, consumer",
+    )
+    .fetch_all(&db.admin())
+    .await
+    .unwrap()
+}
+
+#[tokio::test]
+async fn every_consumer_of_an_agent_is_taken_from_its_holder_and_told() {
+    for (consumers, to) in [(RestoredConsumers::Keep, [10, 10, 4]), (RestoredConsumers::Head, [10, 10, 10])] {
+        let db = restored().await;
+        with_agents(&db).await;
+        let before = agents(&db).await;
+        let plan =
+            identity::finalize(&mut db.connect(Role::App).await, consumers, Need::Found, Mode::Plan).await;
+        assert_eq!(agents(&db).await, before);
+        let done = finalize(&db, consumers, Need::Found).await.unwrap();
+        assert_eq!(plan.unwrap().moves, done.moves);
+        let moves: Vec<_> = done.moves.iter().filter(|it| it.kind == "agent").collect();
+        let moved: Vec<_> = moves.iter().map(|it| (it.consumer.as_str(), it.lane, it.from, it.to)).collect();
+        let [held, above, middle] = to;
+        let expected =
+            [("audit/held", 0, 10, held), ("billing/above", 0, 14, above), ("billing/middle", 0, 4, middle)];
+        assert_eq!(moved, expected);
+        let told = |name: &str, acked, generation, after: i64| {
+            (name.to_owned(), acked, generation, false, format!("epoch_changed {after} {acked}"))
+        };
+        let expected = [
+            told("audit/held", held, 3, 10),
+            told("billing/above", above, 4, 2),
+            told("billing/middle", middle, 2, 4),
+        ];
+        assert_eq!(agents(&db).await, expected);
+        let audited: Vec<(String, i64, i64)> = sqlx::query_as(
+            "SELECT subject, (before -> 'last_seq' ->> 0)::bigint, (after -> 'last_seq' ->> 0)::bigint
+             FROM seqline.audit_log WHERE action = 'agent.finalize' ORDER BY subject",
+        )
+        .fetch_all(&db.app())
+        .await
+        .unwrap();
+        let elsewhere = moved.into_iter().filter(|(_, _, from, to)| from != to);
+        let elsewhere: Vec<_> = elsewhere.map(|(name, _, from, to)| (name.to_owned(), from, to)).collect();
+        assert_eq!(audited, elsewhere);
+    }
+}
+
 /// Numbers above the head will be those of other events.
 #[tokio::test]
 async fn what_consumers_know_of_numbers_above_the_head_is_forgotten() {
