@@ -1,5 +1,6 @@
 //! Rules of the repository that no compiler checks. Each test says in its failure what to do.
 
+mod messages;
 mod source;
 
 use std::collections::BTreeSet;

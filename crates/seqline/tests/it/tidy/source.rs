@@ -17,9 +17,10 @@ impl Source {
     pub(super) fn parse(text: &str) -> Self {
         let text = text.find("#[cfg(test)]\nmod ").map_or(text, |tests| &text[..tests]);
         let mut source = Self { code: String::new(), literals: Vec::new() };
-        let mut rest = text;
+        let (mut rest, mut line) = (text, 1);
         while !rest.is_empty() {
-            let length = source.take(rest, 1 + text[..text.len() - rest.len()].matches('\n').count());
+            let length = source.take(rest, line);
+            line += rest[..length].matches('\n').count();
             rest = &rest[length..];
         }
         source
