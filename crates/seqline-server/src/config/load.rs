@@ -130,6 +130,9 @@ impl Loading {
         let place = file.place(name.span().start);
         let full = format!("{section}.{}", name.get_ref().as_ref());
         let Some(key) = Key::find(&full) else {
+            if let Some(no_key) = no_key(&full, &place) {
+                return self.problems.push(no_key);
+            }
             let meant = meant(&full).map(|key| key.name.to_owned());
             let name = plain(name.get_ref().as_ref()).map(|_| full);
             return self.problems.push(Problem::UnknownKey { name, place, meant });
@@ -153,6 +156,9 @@ impl Loading {
         let place = Place::Variable(if safe { name } else { "a variable SEQLINE_X__Y" }.to_owned());
         let Some(key) = KEYS.iter().find(|key| key.variable() == name) else {
             let full = name.trim_start_matches("SEQLINE_").to_lowercase().replacen("__", ".", 1);
+            if let Some(no_key) = no_key(&full, &place) {
+                return self.problems.push(no_key);
+            }
             let meant = meant(&full).map(Key::variable);
             return self.problems.push(Problem::UnknownKey { name: None, place, meant });
         };
@@ -172,6 +178,9 @@ impl Loading {
         };
         let name = name.trim();
         let Some(key) = Key::find(name) else {
+            if let Some(no_key) = no_key(name, &place) {
+                return self.problems.push(no_key);
+            }
             let meant = meant(name).map(|key| key.name.to_owned());
             let known_form =
                 name.split('.').count() == 2 && name.split('.').all(|part| plain(part).is_some());
@@ -261,6 +270,27 @@ fn texts<'a>(value: &'a DeValue<'_>) -> Option<Vec<&'a str>> {
 fn plain(name: &str) -> Option<String> {
     let safe = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     (name.len() <= 64 && name.chars().all(safe)).then(|| name.to_owned())
+}
+
+/// What somebody may look for among the keys, and is none because it holds a password or stands beside one.
+fn no_key(full: &str, place: &Place) -> Option<Problem> {
+    const DATABASE: &str = "the URL of the database comes from --database-url or SEQLINE_DATABASE_URL";
+    const DATABASE_PART: &str = "it stands in the URL of --database-url or SEQLINE_DATABASE_URL";
+    const LISTEN: &str = "the URL for listening comes from --listen-url or SEQLINE_LISTEN_URL";
+    const BROKER: &str = "the URL of the broker comes from --nats-url or SEQLINE_NATS_URL";
+    const BROKER_PART: &str = "it stands in the URL of --nats-url or SEQLINE_NATS_URL";
+    let (name, instead) = match full {
+        "database.url" => ("database.url", DATABASE),
+        "database.user" => ("database.user", DATABASE_PART),
+        "database.password" => ("database.password", DATABASE_PART),
+        "database.listen_url" => ("database.listen_url", LISTEN),
+        "nats.url" => ("nats.url", BROKER),
+        "nats.user" => ("nats.user", BROKER_PART),
+        "nats.password" => ("nats.password", BROKER_PART),
+        "nats.token" => ("nats.token", BROKER_PART),
+        _ => return None,
+    };
+    Some(Problem::NoKey { name, place: place.clone(), instead })
 }
 
 /// The key that `full` is nearly, or the one with this name in another section.

@@ -44,6 +44,15 @@ pub enum Problem {
         /// What may have been meant, as it is written in that place.
         meant: Option<String>,
     },
+    /// It is given in another way.
+    NoKey {
+        /// What it would be called if it were a key.
+        name: &'static str,
+        /// Where.
+        place: Place,
+        /// How it is given, as a sentence.
+        instead: &'static str,
+    },
     /// What an option sets is not a key, an equals sign and a value.
     NoAssignment {
         /// Where.
@@ -96,6 +105,7 @@ impl Problem {
             Self::Syntax { place }
             | Self::UnknownSection { place, .. }
             | Self::UnknownKey { place, .. }
+            | Self::NoKey { place, .. }
             | Self::NoTable { place, .. }
             | Self::NoAssignment { place }
             | Self::Rule { place, .. }
@@ -139,6 +149,7 @@ impl Display for Problem {
             Self::UnknownKey { name, place, meant } => {
                 write!(out, "{place}: unknown key{}{}", quoted(name), question(meant.as_deref()))
             }
+            Self::NoKey { name, place, instead } => write!(out, "{place}: {name} is no key: {instead}"),
             Self::NoAssignment { place } => write!(out, "{place}: expected section.key=value"),
             Self::NoTable { section, place } => {
                 write!(out, "{place}: {section} is a section: expected a table")

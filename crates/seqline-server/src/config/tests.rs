@@ -371,6 +371,29 @@ fn what_is_unknown_is_refused_with_what_was_meant() {
 }
 
 #[test]
+fn of_what_is_no_key_it_is_told_where_it_comes_from() {
+    let text = "[nats]\nurl = \"nats://alex:hunter2@broker.example.com\"\nuser = \"alex\"\n";
+    assert_eq!(
+        problems(text, &[]),
+        [
+            "seqline.toml line 2: nats.url is no key: the URL of the broker comes from --nats-url or SEQLINE_NATS_URL",
+            "seqline.toml line 3: nats.user is no key: it stands in the URL of --nats-url or SEQLINE_NATS_URL",
+        ]
+    );
+    assert_eq!(
+        problems("", &[("SEQLINE_NATS__URL", "x"), ("SEQLINE_DATABASE__URL", "x")]),
+        [
+            "SEQLINE_NATS__URL: nats.url is no key: the URL of the broker comes from --nats-url or SEQLINE_NATS_URL",
+            "SEQLINE_DATABASE__URL: database.url is no key: the URL of the database comes from --database-url or SEQLINE_DATABASE_URL",
+        ]
+    );
+    let found = set(&["nats.password=hunter2"]).unwrap_err().to_string();
+    let expected = "--set: nats.password is no key: it stands in the URL of --nats-url or SEQLINE_NATS_URL";
+    assert_eq!(found, format!("the configuration is not valid\n  {expected}"));
+    assert!(loaded("", &[("SEQLINE_NATS_URL", "x")]).is_ok());
+}
+
+#[test]
 fn a_section_is_a_table() {
     for text in ["consumer = 7", "[[consumer]]\nbatch_size = 7", "consumer = \"x\""] {
         let expected = "seqline.toml line 1: consumer is a section: expected a table";
