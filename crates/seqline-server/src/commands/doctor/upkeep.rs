@@ -149,8 +149,8 @@ pub(super) async fn maintenance(
     Ok(vec![match age {
         None => unknown(
             ID,
-            "no run of partition maintenance was completed that is still known",
-            "run a worker, which maintains: seqline serve --role worker",
+            "no run of partition maintenance by a worker is known",
+            "run a worker, which maintains: seqline serve --role worker; unless seqline up does, or a program with seqline::maintenance, whose runs are not known here",
         ),
         Some(age) => {
             let found = format!("the last run was completed {} ago", seconds(age));

@@ -130,7 +130,12 @@ async fn the_last_run_of_maintenance_is_as_old_as_its_threshold_allows() {
     );
     let db = crate::support::with_jobs(db).await;
     let (_, found) = examine(&db, Role::App).await;
-    assert_eq!(finding(&found, "maintenance").0, "unknown");
+    assert_eq!(
+        finding(&found, "maintenance"),
+        ("unknown", "no run of partition maintenance by a worker is known")
+    );
+    let said = on(&db, Role::App, ["doctor"]).run().await.stdout;
+    assert!(said.contains("seqline serve --role worker; unless seqline up does"), "{said}");
     as_admin(
         &db,
         "INSERT INTO seqline_jobs.river_job (kind, args, max_attempts, state, scheduled_at, finalized_at, queue)
