@@ -7,7 +7,9 @@ use seqline_testkit::{FaultProxy, Role, TestDb, TestServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::support::{DEADLINE, Seqline, Sessions, append, as_admin, on, run_sql, server_db, with_jobs};
+use crate::support::{
+    DEADLINE, Seqline, Sessions, append, as_admin, closed_port, on, run_sql, server_db, with_jobs,
+};
 use crate::worker::{Worker, get, server, worker};
 
 /// A server that looks and gives up often.
@@ -32,14 +34,19 @@ async fn proxied(db: &TestDb) -> (FaultProxy, String) {
 #[tokio::test]
 async fn it_is_ready_in_every_role_and_says_which_it_has() {
     let db = server_db().await;
-    for role in ["api", "worker", "all"] {
-        let server = Worker::start(server(&db, role)).await;
+    for role in ["api", "worker", "all", "relay"] {
+        let serve = match role {
+            // Its broker is away, which makes it no less ready.
+            "relay" => server(&db, role).env("SEQLINE_NATS_URL", format!("127.0.0.1:{}", closed_port())),
+            _ => server(&db, role),
+        };
+        let server = Worker::start(serve).await;
         server.becomes(&[]).await;
         let (status, live) = server.get("/livez").await;
         assert_eq!(status, 200);
         assert!(live.contains(&format!("\"role\":\"{role}\"")) && live.contains("\"alive\":true"), "{live}");
         let tail = server.get("/readyz").await.1.contains("\"check\":\"tail\"");
-        assert_eq!(tail, role != "worker");
+        assert_eq!(tail, ["api", "all"].contains(&role));
         assert_eq!(server.get("/").await.0, 404);
         server.stop().await;
     }
