@@ -92,7 +92,7 @@ impl FaultProxy {
         self.weather.send_modify(|weather| weather.answers_held = true);
     }
 
-    /// Resets all connections there are. New ones are not touched.
+    /// Resets all connections there are. What is held back for them is lost, also when all is healed right after it. New ones are not touched.
     pub fn cut(&self) {
         self.weather.send_modify(|weather| weather.cuts += 1);
     }
@@ -217,6 +217,7 @@ async fn connect(
             from_client,
             to_server,
             weather.clone(),
+            |now| now.cuts > cuts,
             |_| false,
             |bytes, _, out| {
                 requests.fetch_add(client_side.read(bytes, &mut phase()), Ordering::Relaxed);
@@ -227,6 +228,7 @@ async fn connect(
             from_server,
             to_client,
             weather.clone(),
+            |now| now.cuts > cuts,
             |now| now.answers_held,
             |bytes, now, out| {
                 server_side.filter(bytes, &mut phase(), now.notifications_dropped, out);
@@ -248,6 +250,7 @@ async fn pump(
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
     mut weather: watch::Receiver<Weather>,
+    is_cut: impl Fn(&Weather) -> bool,
     is_held: fn(&Weather) -> bool,
     mut read: impl FnMut(&[u8], &Weather, &mut Vec<u8>),
 ) -> io::Result<()> {
@@ -260,8 +263,10 @@ async fn pump(
             pause(delay).await;
         }
         until_heard(&mut weather).await;
-        // An error means that the proxy is gone, and this task with it.
-        let _ = weather.wait_for(|now| !is_held(now)).await;
+        // An error means that the proxy is gone, and this task with it. Whoever heals the network after a cut does not bring back what was held.
+        if weather.wait_for(|now| !is_held(now)).await.is_ok_and(|now| is_cut(&now)) {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
         if length == 0 {
             return to.shutdown().await;
         }
@@ -392,6 +397,24 @@ mod tests {
         proxy.black_hole();
         proxy.cut();
         assert_eq!(stream.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn answers_that_are_held_go_with_a_connection_that_is_cut() {
+        // Which of the two ends of a connection is looked at first is left to chance.
+        for _ in 0..20 {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            let proxy = FaultProxy::start(listener.local_addr().unwrap()).await.unwrap();
+            let mut client = TcpStream::connect(proxy.addr()).await.unwrap();
+            let (mut server, _) = listener.accept().await.unwrap();
+            proxy.hold_answers();
+            server.write_u8(1).await.unwrap();
+            // It has the answer in hand.
+            assert!(timeout(SHORT, client.read_u8()).await.is_err());
+            proxy.cut();
+            proxy.heal();
+            assert_eq!(client.read_u8().await.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        }
     }
 
     #[tokio::test]
