@@ -170,7 +170,13 @@ impl Broker {
     /// Opens nothing yet.
     #[must_use]
     pub fn new(config: BrokerConfig) -> Self {
-        Self(Arc::new(Inner { config, clock: Clock::system(), open: Mutex::new(None) }))
+        Self::with_clock(config, Clock::system())
+    }
+
+    /// The same by another clock, for tests of what takes long.
+    #[must_use]
+    pub fn with_clock(config: BrokerConfig, clock: Clock) -> Self {
+        Self(Arc::new(Inner { config, clock, open: Mutex::new(None) }))
     }
 
     /// Host and port, for people. Never more of the URL.

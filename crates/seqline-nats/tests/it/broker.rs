@@ -2,18 +2,22 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::Client;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use nkeys::KeyPair;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair as TlsKey};
+use seqline::Clock;
 use seqline_nats::broker::{Broker, BrokerConfig, BrokerError};
 use seqline_nats::stream::{StreamSettings, ensure_stream};
-use seqline_testkit::eventually;
 use seqline_testkit::nats::{NatsOptions, NatsServer};
+use seqline_testkit::{FaultProxy, eventually};
 use serde_json::json;
 use tempfile::TempDir;
+use time::OffsetDateTime;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -177,4 +181,43 @@ async fn a_broker_that_comes_back_is_used_again_and_so_is_one_whose_connection_w
     broker.close().await;
     assert!(!broker.is_connected().await);
     ensure_stream(&broker, &StreamSettings::default()).await.unwrap();
+}
+
+/// By a clock that the test moves, so that nobody waits for half a minute.
+#[tokio::test]
+async fn a_connection_that_is_away_for_half_a_minute_is_given_up_for_a_new_one() {
+    let server = NatsServer::start().await;
+    let proxy = FaultProxy::start(server.addr()).await.unwrap();
+    let folder = TempDir::new().unwrap();
+    let authority = file(&folder, "ca.pem", "");
+    let (clock, hand) = Clock::manual(OffsetDateTime::UNIX_EPOCH);
+    let mut config = BrokerConfig::new(format!("nats://{}", proxy.addr()));
+    config.tls_ca_file = Some(authority.clone());
+    let broker = Broker::with_clock(config, clock);
+    let first = broker.client().await.unwrap();
+    let is_first = |client: &Client| Arc::ptr_eq(&client.statistics(), &first.statistics());
+    fs::remove_file(&authority).unwrap();
+    // It comes back in time once, and what it was away before does not count for the second time.
+    for _ in 0..2 {
+        proxy.heal();
+        eventually(SOON, "it is connected", async || broker.is_connected().await).await;
+        assert!(is_first(&broker.client().await.unwrap()));
+        proxy.refuse();
+        proxy.cut();
+        eventually(SOON, "the loss is seen", async || !broker.is_connected().await).await;
+        for away in [0, 29] {
+            hand.advance(Duration::from_secs(away));
+            assert!(is_first(&broker.client().await.unwrap()), "after {away} s");
+        }
+    }
+    hand.advance(Duration::from_secs(1));
+    // What the files hold by now counts.
+    let error = broker.client().await.unwrap_err();
+    assert!(matches!(error, BrokerError::File { .. }), "{error}");
+    fs::write(&authority, "").unwrap();
+    let error = broker.client().await.unwrap_err();
+    assert!(matches!(error, BrokerError::Unreachable { .. }), "{error}");
+    proxy.heal();
+    assert!(!is_first(&broker.client().await.unwrap()));
+    assert!(broker.is_connected().await);
 }
