@@ -129,7 +129,7 @@ async fn one_that_hears_of_a_pause_while_it_looks_at_the_stream_fills_nothing() 
     relay.drain_once().await.unwrap();
     stage.append(3).await;
     // The state with a hole: 11 and 12 are missing, 13 is there.
-    let direct = Stage { url: server.url(), pool: stage.pool.clone(), db: stage.db };
+    let direct = Stage { url: server.url(), replicas: 1, pool: stage.pool.clone(), db: stage.db };
     direct.publish_as_relay(13).await;
     proxy.cut();
     direct.sql("SELECT seqline.set_relay_paused('jetstream', true, 'a look')").await;

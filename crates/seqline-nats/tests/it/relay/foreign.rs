@@ -7,7 +7,7 @@ use seqline_testkit::eventually;
 use seqline_testkit::nats::NatsServer;
 use tokio_util::sync::CancellationToken;
 
-use super::support::{LONG, Load, Stage};
+use super::support::{FOREIGN, LONG, Load, Stage};
 
 #[tokio::test]
 async fn what_somebody_else_publishes_loses_nothing_and_is_told() {
@@ -22,7 +22,7 @@ async fn what_somebody_else_publishes_loses_nothing_and_is_told() {
     let foreign = tokio::spawn(async move {
         let (clock, mut count) = (Clock::system(), 0);
         while !stopped.is_cancelled() {
-            let sent = context.publish("events.foreign.thing._", "foreign".into()).await.unwrap();
+            let sent = context.publish(FOREIGN, "foreign".into()).await.unwrap();
             sent.await.unwrap();
             count += 1;
             clock.sleep(Duration::from_millis(fastrand::u64(0..12))).await;
@@ -55,7 +55,7 @@ async fn somebody_who_publishes_without_a_pause_does_not_stop_it() {
     let stopped = stop.clone();
     let foreign = tokio::spawn(async move {
         while !stopped.is_cancelled() {
-            let sent = context.publish("events.foreign.thing._", "foreign".into()).await.unwrap();
+            let sent = context.publish(FOREIGN, "foreign".into()).await.unwrap();
             sent.await.unwrap();
         }
     });

@@ -8,7 +8,7 @@ use seqline_nats::relay::Relay;
 use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, eventually};
 
-use super::support::{LONG, Stage, broker, config, run};
+use super::support::{FOREIGN, LONG, Stage, broker, config, run};
 
 /// More than is read at once, several times.
 const MANY: usize = 3000;
@@ -17,7 +17,7 @@ const MANY: usize = 3000;
 async fn publish_many(stage: &Stage) {
     let context = stage.context().await;
     for _ in 0..MANY / 100 {
-        let publishing = (0..100).map(|_| context.publish("events.foreign.thing._", "foreign".into()));
+        let publishing = (0..100).map(|_| context.publish(FOREIGN, "foreign".into()));
         let storing = join_all(publishing).await.into_iter().map(async |sent| sent.unwrap().await);
         assert!(join_all(storing).await.iter().all(Result::is_ok));
     }

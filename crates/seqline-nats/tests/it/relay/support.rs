@@ -15,8 +15,8 @@ use seqline_nats::message::{ENVELOPE, Identity};
 use seqline_nats::relay::{Relay, RelayConfig, RelayTally};
 use seqline_nats::stream::{StreamSettings, ensure_stream, info};
 use seqline_nats::subject::subject_of;
-use seqline_testkit::nats::NatsServer;
-use seqline_testkit::{Role, TestDb, eventually, settled};
+use seqline_testkit::nats::{NatsCluster, NatsServer};
+use seqline_testkit::{FaultProxy, Role, TestDb, eventually, settled};
 use sqlx::PgPool;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,9 @@ use uuid::Uuid;
 
 /// Long enough for anything that happens at all on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Where somebody publishes who should not. No event of the log has this subject.
+pub(crate) const FOREIGN: &str = "events.foreign.thing._";
 
 /// Events of a transaction that appends many.
 const AT_ONCE: i64 = 500;
@@ -33,6 +36,8 @@ pub(crate) struct Stage {
     pub(crate) db: TestDb,
     pub(crate) pool: PgPool,
     pub(crate) url: String,
+    /// How many brokers hold each message.
+    pub(crate) replicas: u8,
 }
 
 /// A message of the stream.
@@ -90,16 +95,30 @@ impl Stage {
 
     pub(crate) fn of(db: TestDb, url: &str) -> Stage {
         let pool = db.pool(Role::App, 10);
-        Stage { db, pool, url: url.to_owned() }
+        Stage { db, pool, url: url.to_owned(), replicas: 1 }
     }
 
-    /// The same log through another way to the broker.
     pub(crate) async fn new(server: &NatsServer) -> Stage {
         Self::at(&server.url()).await
     }
 
+    /// Where all brokers of a cluster, three of them as a rule, hold each message.
+    pub(crate) async fn on(cluster: &NatsCluster) -> Stage {
+        let replicas = u8::try_from(cluster.nodes().len()).expect("a few brokers");
+        Stage { replicas, ..Self::at(&cluster.urls().join(",")).await }
+    }
+
     pub(crate) fn relay_with(&self, change: impl FnOnce(&mut RelayConfig)) -> Relay {
-        Relay::new(self.pool.clone(), broker(&self.url), config(change), Clock::system())
+        self.relay_at(&self.url, change)
+    }
+
+    /// One that takes another way to the broker.
+    pub(crate) fn relay_at(&self, url: &str, change: impl FnOnce(&mut RelayConfig)) -> Relay {
+        let change = |config: &mut RelayConfig| {
+            config.stream.replicas = self.replicas;
+            change(config);
+        };
+        Relay::new(self.pool.clone(), broker(url), config(change), Clock::system())
     }
 
     pub(crate) fn relay(&self) -> Relay {
@@ -114,6 +133,10 @@ impl Stage {
         run(self.relay_with(change))
     }
 
+    pub(crate) fn run_through(&self, proxy: &FaultProxy, change: impl FnOnce(&mut RelayConfig)) -> Running {
+        run(self.relay_at(&format!("nats://{}", proxy.addr()), change))
+    }
+
     /// Appends so many events of several types, with and without a space.
     pub(crate) async fn append(&self, count: i64) {
         append(&self.pool, count).await;
@@ -125,8 +148,9 @@ impl Stage {
 
     /// Makes the stream as a relay does, but for a change.
     pub(crate) async fn stream_with(&self, change: impl FnOnce(&mut Config)) {
-        let (info, _) =
-            ensure_stream(&broker(&self.url), &StreamSettings::default()).await.expect("a stream");
+        let mut settings = StreamSettings::default();
+        settings.replicas = self.replicas;
+        let (info, _) = ensure_stream(&broker(&self.url), &settings).await.expect("a stream");
         let mut config = info.config;
         change(&mut config);
         self.context().await.update_stream(config).await.expect("the stream is changed");
@@ -139,7 +163,7 @@ impl Stage {
     /// Publishes as somebody who should not.
     pub(crate) async fn publish_foreign(&self) {
         let context = self.context().await;
-        let sent = context.publish("events.foreign.thing._", "foreign".into()).await.expect("it is sent");
+        let sent = context.publish(FOREIGN, "foreign".into()).await.expect("it is sent");
         sent.await.expect("it is stored");
     }
 
@@ -274,7 +298,7 @@ impl Stage {
             .collect();
         let mut ours = Vec::new();
         for message in self.messages().await {
-            let Some(identity) = message.identity else { continue };
+            let Some(identity) = message.identity.filter(|_| message.subject != FOREIGN) else { continue };
             let Some((id, subject)) = log.get(&identity.position) else {
                 panic!("the log has no {} at {}", identity.position, message.stream_seq)
             };
