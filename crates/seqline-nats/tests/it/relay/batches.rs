@@ -5,7 +5,7 @@ use std::time::Duration;
 use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, eventually};
 
-use super::support::{LONG, Load, Stage};
+use super::support::{LONG, Load, Stage, cut_again_and_again};
 use crate::logged::capture;
 use crate::older::older_broker;
 
@@ -31,11 +31,7 @@ async fn batches_over_a_connection_that_is_cut_bring_each_event_once_in_order() 
     let stage = Stage::at(&format!("nats://{}", proxy.addr())).await;
     let load = Load::start(&stage.pool, 50, Duration::from_millis(3));
     let running = stage.run_with(|config| config.atomic_batches = Some(100));
-    for cut in 0..25 {
-        let before = running.tally.published();
-        eventually(LONG, "it publishes", async || running.tally.published() > before + (cut % 5) * 60).await;
-        proxy.cut();
-    }
+    cut_again_and_again(&running, &proxy, 25).await;
     load.stop().await;
     stage.until_published().await;
     running.stop().await;
@@ -76,11 +72,8 @@ async fn a_batch_with_an_event_that_the_broker_remembers_is_published_singly() {
     let stage = Stage::new(&server).await;
     stage.append(20).await;
     stage.relay().drain_once().await.unwrap();
-    stage
-        .sql("UPDATE seqline.relay_cursors SET leased_until = now(), position = 17, stream_seq = 17, position_at_seq = 17")
-        .await;
-    let stream = stage.context().await.get_stream("EVENTS").await.unwrap();
-    stream.delete_message(20).await.unwrap();
+    stage.set_cursor(17, 17, 17).await;
+    stage.delete_message(20).await;
     stage.append(30).await;
     let mut relay = stage.relay_with(|config| config.atomic_batches = Some(10));
     eventually(LONG, "all are there", async || {
@@ -127,11 +120,8 @@ async fn a_batch_of_one_that_the_broker_remembers_counts_as_there() {
     let stage = Stage::new(&server).await;
     stage.append(20).await;
     stage.relay().drain_once().await.unwrap();
-    stage
-        .sql("UPDATE seqline.relay_cursors SET leased_until = now(), position = 17, stream_seq = 17, position_at_seq = 17")
-        .await;
-    let stream = stage.context().await.get_stream("EVENTS").await.unwrap();
-    stream.delete_message(20).await.unwrap();
+    stage.set_cursor(17, 17, 17).await;
+    stage.delete_message(20).await;
     stage.append(10).await;
     let mut relay = stage.relay_with(|config| {
         config.atomic_batches = Some(10);
@@ -148,11 +138,8 @@ async fn a_batch_that_is_refused_for_an_event_in_it_stalls_nothing() {
     let stage = Stage::new(&server).await;
     stage.append(20).await;
     stage.relay().drain_once().await.unwrap();
-    stage
-        .sql("UPDATE seqline.relay_cursors SET leased_until = now(), position = 17, stream_seq = 17, position_at_seq = 17")
-        .await;
-    let stream = stage.context().await.get_stream("EVENTS").await.unwrap();
-    stream.delete_message(20).await.unwrap();
+    stage.set_cursor(17, 17, 17).await;
+    stage.delete_message(20).await;
     stage.append(30).await;
     let (lines, _guard) = capture();
     let mut relay = stage.relay_with(|config| config.atomic_batches = Some(10));

@@ -95,7 +95,7 @@ async fn a_process_that_is_killed_between_publishing_and_saving_leaves_each_even
         lock.rollback().await.unwrap();
         assert_eq!(stage.position().await, saved, "it was saved");
         stage.until_forgotten().await;
-        stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+        stage.end_lease().await;
     }
     let running = stage.run();
     stage.append(10).await;
@@ -159,7 +159,7 @@ async fn what_was_sent_and_not_stored_before_a_crash_is_sent_again_byte_for_byte
     }
     kills(first);
     assert_eq!(stage.info().await.state.last_sequence, 1, "it was stored");
-    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    stage.end_lease().await;
     room(-1).await;
     let second = victim(&stage);
     stage.until_published().await;

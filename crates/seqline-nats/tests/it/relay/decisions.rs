@@ -5,7 +5,7 @@ use std::time::Duration;
 use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, eventually};
 
-use super::support::{LONG, Load, Stage};
+use super::support::{LONG, Load, Stage, copied, put_back};
 
 #[tokio::test]
 async fn a_pause_keeps_the_lease_and_sends_nothing_until_it_is_over() {
@@ -102,17 +102,13 @@ async fn a_loss_after_a_rewind_is_made_good_from_the_rewind_on() {
     let stage = Stage::new(&server).await;
     stage.append(100).await;
     stage.relay().drain_once().await.unwrap();
-    server.stop().await;
-    let copy = server.copy_store();
-    server.restart().await;
-    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    let copy = copied(&mut server).await;
+    stage.end_lease().await;
     stage.sql("SELECT seqline.rewind_relay('jetstream', 90, true, 'a consumer was wrong')").await;
     stage.relay().drain_once().await.unwrap();
     assert_eq!(stage.positions().await.len(), 110);
-    server.kill().await;
-    server.restore_store(&copy);
-    server.restart().await;
-    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    put_back(&mut server, &copy).await;
+    stage.end_lease().await;
     stage.relay().drain_once().await.unwrap();
     let expected: Vec<i64> = (1..=100).chain(91..=100).collect();
     assert_eq!(stage.positions().await, expected);

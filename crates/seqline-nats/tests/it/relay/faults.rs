@@ -8,7 +8,7 @@ use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, Role, eventually};
 use sqlx::postgres::PgPoolOptions;
 
-use super::support::{LONG, Load, Running, Stage, broker, config, run};
+use super::support::{LONG, Load, Running, Stage, broker, config, cut_again_and_again, run};
 use crate::older::older_broker;
 
 fn failures(running: &Running) -> u64 {
@@ -19,11 +19,7 @@ fn failures(running: &Running) -> u64 {
 async fn cut_under_load(stage: &Stage, proxy: &FaultProxy, cuts: u64) {
     let load = Load::start(&stage.pool, 50, Duration::from_millis(3));
     let running = stage.run();
-    for cut in 0..cuts {
-        let before = running.tally.published();
-        eventually(LONG, "it publishes", async || running.tally.published() > before + (cut % 5) * 60).await;
-        proxy.cut();
-    }
+    cut_again_and_again(&running, &proxy, cuts).await;
     load.stop().await;
     stage.until_published().await;
     assert!(failures(&running) > 0, "no message was under way when the connection ended");

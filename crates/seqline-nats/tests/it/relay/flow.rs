@@ -89,7 +89,7 @@ async fn what_was_published_and_not_saved_before_a_crash_is_there_once() {
     assert!(stage.info().await.state.last_sequence > 100);
     assert_eq!(stage.position().await, 0);
     stage.until_forgotten().await;
-    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    stage.end_lease().await;
     let running = stage.run();
     stage.until_published().await;
     running.stop().await;

@@ -32,7 +32,7 @@ async fn restore(server: &NatsServer, saved: i64, backup: i64) -> Stage {
     stage.append(saved).await;
     stage.relay().drain_once().await.unwrap();
     stage.append(backup - saved).await;
-    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    stage.end_lease().await;
     let copy = restored(&stage).await;
     // The one that is lost goes on for a while.
     let lost = Stage { pool: stage.db.pool(Role::App, 5), ..stage };
@@ -153,7 +153,7 @@ async fn a_first_start_on_a_stream_of_another_history_can_be_seen_and_settled() 
         assert_eq!(copy.incidents().await.get("histories_differ"), Some(&1));
         // Nor does it go on in another process.
         drop(relay);
-        copy.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+        copy.end_lease().await;
         let mut relay = copy.relay();
         assert_eq!(relay.drain_once().await.unwrap_err().kind(), "histories_differ");
         assert_eq!(copy.messages().await.len(), 300);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use seqline_testkit::eventually;
 use seqline_testkit::nats::NatsServer;
 
-use super::support::{LONG, Stage};
+use super::support::{LONG, Stage, copied, put_back};
 
 #[tokio::test]
 async fn a_stream_that_was_made_anew_gets_what_the_log_has() {
@@ -35,7 +35,7 @@ async fn one_that_somebody_else_made_anew_is_told_from_the_old_one() {
     for _ in 0..400 {
         stage.publish_foreign().await;
     }
-    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    stage.end_lease().await;
     stage.relay().drain_once().await.unwrap();
     stage.assert_once_in_order().await;
     let incidents = stage.incidents().await;
@@ -49,13 +49,13 @@ async fn a_stream_that_was_purged_goes_on_behind_what_it_had() {
     stage.append(100).await;
     let mut relay = stage.relay();
     relay.drain_once().await.unwrap();
-    stage.context().await.get_stream("EVENTS").await.unwrap().purge().await.unwrap();
+    stage.purge().await;
     stage.append(10).await;
     relay.drain_once().await.unwrap();
     stage.append(10).await;
     drop(relay);
-    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
-    stage.context().await.get_stream("EVENTS").await.unwrap().purge().await.unwrap();
+    stage.end_lease().await;
+    stage.purge().await;
     stage.relay().drain_once().await.unwrap();
     assert_eq!(stage.positions().await, (111..=120).collect::<Vec<i64>>());
     assert!(stage.incidents().await.is_empty(), "{:?}", stage.incidents().await);
@@ -68,16 +68,12 @@ async fn an_older_copy_of_the_stream_gets_what_it_has_lost() {
     stage.append(200).await;
     let mut relay = stage.relay();
     relay.drain_once().await.unwrap();
-    server.stop().await;
-    let copy = server.copy_store();
-    server.restart().await;
+    let copy = copied(&mut server).await;
     stage.append(100).await;
     // The connection comes back in its own time.
     eventually(LONG, "it is back", async || relay.drain_once().await.is_ok()).await;
     assert_eq!(stage.positions().await.len(), 300);
-    server.kill().await;
-    server.restore_store(&copy);
-    server.restart().await;
+    put_back(&mut server, &copy).await;
     stage.append(20).await;
     eventually(LONG, "it is back", async || relay.drain_once().await.is_ok()).await;
     stage.assert_once_in_order().await;
@@ -93,19 +89,15 @@ async fn other_content_where_the_cursor_is_counts_as_a_loss() {
     stage.append(50).await;
     let mut relay = stage.relay();
     relay.drain_once().await.unwrap();
-    server.stop().await;
-    let copy = server.copy_store();
-    server.restart().await;
+    let copy = copied(&mut server).await;
     stage.append(10).await;
     eventually(LONG, "it is back", async || relay.drain_once().await.is_ok()).await;
     drop(relay);
-    server.kill().await;
-    server.restore_store(&copy);
-    server.restart().await;
+    put_back(&mut server, &copy).await;
     for _ in 0..20 {
         stage.publish_foreign().await;
     }
-    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    stage.end_lease().await;
     stage.relay().drain_once().await.unwrap();
     stage.assert_once_in_order().await;
     let incidents = stage.incidents().await;
@@ -119,10 +111,9 @@ async fn a_last_message_that_was_deleted_is_not_published_again() {
     let stage = Stage::new(&server).await;
     stage.append(20).await;
     stage.relay().drain_once().await.unwrap();
-    let stream = stage.context().await.get_stream("EVENTS").await.unwrap();
-    stream.delete_message(20).await.unwrap();
+    stage.delete_message(20).await;
     stage.append(5).await;
-    stage.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    stage.end_lease().await;
     stage.relay().drain_once().await.unwrap();
     assert_eq!(stage.positions().await, (1..=25).filter(|position| *position != 20).collect::<Vec<i64>>());
     assert!(stage.incidents().await.is_empty());
@@ -137,11 +128,8 @@ async fn a_last_message_that_was_deleted_before_the_cursor_was_past_it_is_told()
         stage.stream_with(|config| config.duplicate_window = window).await;
         stage.append(20).await;
         stage.relay().drain_once().await.unwrap();
-        stage
-            .sql("UPDATE seqline.relay_cursors SET leased_until = now(), position = 17, stream_seq = 17, position_at_seq = 17")
-            .await;
-        let stream = stage.context().await.get_stream("EVENTS").await.unwrap();
-        stream.delete_message(20).await.unwrap();
+        stage.set_cursor(17, 17, 17).await;
+        stage.delete_message(20).await;
         if window < Duration::from_secs(1) {
             stage.until_forgotten().await;
         }
@@ -167,11 +155,8 @@ async fn a_message_that_was_deleted_from_the_middle_is_told_too() {
         stage.stream_with(|config| config.duplicate_window = window).await;
         stage.append(20).await;
         stage.relay().drain_once().await.unwrap();
-        stage
-            .sql("UPDATE seqline.relay_cursors SET leased_until = now(), position = 10, stream_seq = 10, position_at_seq = 10")
-            .await;
-        let stream = stage.context().await.get_stream("EVENTS").await.unwrap();
-        stream.delete_message(15).await.unwrap();
+        stage.set_cursor(10, 10, 10).await;
+        stage.delete_message(15).await;
         if window < Duration::from_secs(1) {
             stage.until_forgotten().await;
         }
@@ -219,18 +204,12 @@ async fn a_hole_that_was_filled_before_the_end_was_lost_is_filled_again() {
     let stage = Stage::new(&server).await;
     stage.append(10).await;
     stage.relay().drain_once().await.unwrap();
-    server.stop().await;
-    let copy = server.copy_store();
-    server.restart().await;
+    let copy = copied(&mut server).await;
     // The state with a hole: 11 and 12 are missing, 13 is there.
     stage.append(3).await;
-    server.stop().await;
-    server.restore_store(&copy);
-    server.restart().await;
+    put_back(&mut server, &copy).await;
     stage.publish_as_relay(13).await;
-    stage
-        .sql("UPDATE seqline.relay_cursors SET leased_until = now(), position = 13, stream_seq = 14, position_at_seq = 12")
-        .await;
+    stage.set_cursor(13, 14, 12).await;
     stage.relay().drain_once().await.unwrap();
     stage.assert_once().await;
     let incidents = stage.incidents().await;

@@ -79,11 +79,8 @@ async fn a_full_stream_drops_its_oldest_messages_and_nothing_is_published_twice(
         if appended > 0 {
             let first = stage.info().await.state.first_sequence;
             assert!(first > appended + 2, "the stream holds what follows the cursor");
-            let statement = format!(
-                "UPDATE seqline.relay_cursors
-                 SET leased_until = now(), position = {appended}, stream_seq = {appended}, position_at_seq = {appended}"
-            );
-            stage.sql(&statement).await;
+            let at = appended.cast_signed();
+            stage.set_cursor(at, at, at).await;
             stage.until_forgotten().await;
         }
         appended += 1500;

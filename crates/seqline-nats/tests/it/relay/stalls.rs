@@ -62,9 +62,7 @@ async fn who_may_not_read_the_stream_is_named() {
     let stage = Stage::new(&server).await;
     stage.append(10).await;
     stage.relay().drain_once().await.unwrap();
-    stage
-        .sql("UPDATE seqline.relay_cursors SET leased_until = now(), position = 7, stream_seq = 7, position_at_seq = 7")
-        .await;
+    stage.set_cursor(7, 7, 7).await;
     let running = run(limited(&stage));
     is_stalled_by(&stage, "unread").await;
     running.stop().await;

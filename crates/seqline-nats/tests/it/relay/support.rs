@@ -15,7 +15,7 @@ use seqline_nats::message::{ENVELOPE, Identity};
 use seqline_nats::relay::{Relay, RelayConfig, RelayTally};
 use seqline_nats::stream::{StreamSettings, ensure_stream, info};
 use seqline_nats::subject::subject_of;
-use seqline_testkit::nats::{NatsCluster, NatsServer};
+use seqline_testkit::nats::{NatsCluster, NatsServer, StoreCopy};
 use seqline_testkit::{FaultProxy, Role, TestDb, eventually, settled};
 use sqlx::PgPool;
 use tokio::task::JoinHandle;
@@ -179,6 +179,31 @@ impl Stage {
         position.fetch_optional(&self.pool).await.expect("the row can be read").unwrap_or(-1)
     }
 
+    /// Lets another relay take over at once from one that is gone.
+    pub(crate) async fn end_lease(&self) {
+        self.sql("UPDATE seqline.relay_cursors SET leased_until = now()").await;
+    }
+
+    /// The row says that everything up to `position` is in the stream up to `stream_seq`, where the message of `position_at_seq` lies, and nobody
+    /// has the lease.
+    pub(crate) async fn set_cursor(&self, position: i64, stream_seq: i64, position_at_seq: i64) {
+        let statement = format!(
+            "UPDATE seqline.relay_cursors SET leased_until = now(), position = {position}, stream_seq = {stream_seq},
+                 position_at_seq = {position_at_seq}"
+        );
+        self.sql(&statement).await;
+    }
+
+    pub(crate) async fn delete_message(&self, stream_seq: u64) {
+        let stream = self.context().await.get_stream("EVENTS").await.expect("the stream is there");
+        stream.delete_message(stream_seq).await.expect("the message is deleted");
+    }
+
+    pub(crate) async fn purge(&self) {
+        let stream = self.context().await.get_stream("EVENTS").await.expect("the stream is there");
+        stream.purge().await.expect("the stream is purged");
+    }
+
     pub(crate) async fn stalled_by(&self) -> Option<String> {
         let stalled =
             sqlx::query_scalar("SELECT stalled_by FROM seqline.relay_cursors WHERE name = 'jetstream'");
@@ -314,6 +339,30 @@ impl Stage {
             .execute(&self.db.admin())
             .await
             .expect("the statement succeeds");
+    }
+}
+
+/// Copies what the broker has stored.
+pub(crate) async fn copied(server: &mut NatsServer) -> StoreCopy {
+    server.stop().await;
+    let copy = server.copy_store();
+    server.restart().await;
+    copy
+}
+
+/// Puts an older copy in its place.
+pub(crate) async fn put_back(server: &mut NatsServer, copy: &StoreCopy) {
+    server.kill().await;
+    server.restore_store(copy);
+    server.restart().await;
+}
+
+/// Cuts the connections of a relay so often, with little and with much under way.
+pub(crate) async fn cut_again_and_again(running: &Running, proxy: &FaultProxy, cuts: u64) {
+    for cut in 0..cuts {
+        let before = running.tally.published();
+        eventually(LONG, "it publishes", async || running.tally.published() > before + (cut % 5) * 60).await;
+        proxy.cut();
     }
 }
 
