@@ -150,10 +150,18 @@ impl Stage {
     pub(crate) async fn stream_with(&self, change: impl FnOnce(&mut Config)) {
         let mut settings = StreamSettings::default();
         settings.replicas = self.replicas;
-        let (info, _) = ensure_stream(&broker(&self.url), &settings).await.expect("a stream");
-        let mut config = info.config;
+        let broker = broker(&self.url);
+        let (mut config, context) = (None, self.context().await);
+        // A cluster that is busy may take longer than an answer may.
+        eventually(LONG, "a stream", async || {
+            config = ensure_stream(&broker, &settings).await.ok().map(|(info, _)| info.config);
+            config.is_some()
+        })
+        .await;
+        let mut config = config.expect("a stream");
         change(&mut config);
-        self.context().await.update_stream(config).await.expect("the stream is changed");
+        eventually(LONG, "the stream is changed", async || context.update_stream(&config).await.is_ok())
+            .await;
     }
 
     pub(crate) async fn info(&self) -> Info {
