@@ -19,7 +19,7 @@ fn failures(running: &Running) -> u64 {
 async fn cut_under_load(stage: &Stage, proxy: &FaultProxy, cuts: u64) {
     let load = Load::start(&stage.pool, 50, Duration::from_millis(3));
     let running = stage.run();
-    cut_again_and_again(&running, &proxy, cuts).await;
+    cut_again_and_again(&running, proxy, cuts).await;
     load.stop().await;
     stage.until_published().await;
     assert!(failures(&running) > 0, "no message was under way when the connection ended");
