@@ -4,6 +4,23 @@ ALTER TABLE seqline.agent_consumer_cursors
     DROP CONSTRAINT agent_consumer_cursors_lost_reason_check,
     ADD CONSTRAINT agent_consumer_cursors_lost_reason_check CHECK (lost_reason IN ('retention', 'cursor_ahead', 'epoch_changed'));
 
+-- Whether the log is in this epoch; an error that says to come again if not. For a condition behind a row that a new epoch changes: whoever waited for
+-- that row asks with what was committed meanwhile, hence VOLATILE.
+CREATE FUNCTION seqline.require_epoch(p_epoch uuid) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM seqline.log_identity i WHERE i.epoch = p_epoch) THEN
+        RETURN true;
+    END IF;
+    RAISE EXCEPTION USING
+        ERRCODE = 'serialization_failure',
+        MESSAGE = 'the log is in another epoch',
+        HINT = 'Find out in which one, and begin anew in it.';
+END
+$$;
+
 -- Starts a new epoch on this server after a restore, and sets every cursor: with p_consumers = 'keep' where it is, with 'head' to the head,
 -- or to its end for one that gets a piece of the log; never above the head. Without p_apply it only says what it would do. One transaction, in which no
 -- round and no numbering is under way: it waits for those, and not for long.
@@ -32,6 +49,7 @@ DECLARE
     v_lane record;
     v_parked bigint;
     v_skipped bigint;
+    v_agents bigint;
     v_agents_from bigint;
 BEGIN
     PERFORM seqline.check_why(p_why, p_apply);
@@ -118,6 +136,7 @@ BEGIN
         -- What was lost before, and not acknowledged, is lost as well.
         lost_reason = 'epoch_changed', lost_after = coalesce(a.lost_after, a.acked_seq),
         lost_position = least(greatest(a.acked_seq, v_agents_from), finalize_restore.head), updated_at = now();
+    GET DIAGNOSTICS v_agents = ROW_COUNT;
     IF p_consumers = 'head' THEN
         UPDATE seqline.parked_events p SET next_attempt_at = NULL WHERE p.next_attempt_at IS NOT NULL;
     END IF;
@@ -130,7 +149,7 @@ BEGIN
     INSERT INTO seqline.audit_log (action, subject, before, after, why)
     VALUES ('restore.finalize', 'log', seqline.identity_facts(v_identity),
         seqline.identity_facts(v_after) || jsonb_build_object('head', finalize_restore.head, 'consumers', p_consumers,
-            'forgot_parked', v_parked, 'forgot_skipped', v_skipped), p_why);
+            'forgot_parked', v_parked, 'forgot_skipped', v_skipped, 'told_agents', v_agents), p_why);
     -- And for each consumer that goes on elsewhere, where people look when they look at it.
     INSERT INTO seqline.audit_log (action, subject, before, after, why)
     SELECT CASE m.kind WHEN 'agent' THEN 'agent.finalize' ELSE 'consumer.finalize' END, m.consumer, jsonb_build_object('last_seq', jsonb_agg(m."from" ORDER BY m.lane)),
@@ -141,3 +160,6 @@ BEGIN
     PERFORM set_config('lock_timeout', v_lock_timeout, true);
 END
 $$;
+
+REVOKE ALL ON FUNCTION seqline.require_epoch(uuid) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION seqline.require_epoch(uuid) TO seqline_app;

@@ -11,6 +11,7 @@ mod windows;
 use seqline::access::{Grant, NewPrincipal, PrincipalKind, Rights, create_principal};
 use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::api::{Answer, Client, another_token};
 use crate::support::{DEADLINE, append};
@@ -79,6 +80,12 @@ impl Site {
 pub(crate) fn with_keys(db: &TestDb, keys: &[(&str, &str)]) -> crate::support::Seqline {
     keys.iter()
         .fold(server(db, "api"), |command, (key, value)| command.args(["--set", &format!("{key}={value}")]))
+}
+
+/// The epoch that the log is in.
+pub(crate) async fn epoch(db: &TestDb) -> Uuid {
+    let epoch = sqlx::query_scalar("SELECT epoch FROM seqline.log_identity");
+    epoch.fetch_one(&db.admin()).await.expect("there is one")
 }
 
 /// A principal of this kind, who may do nothing, and a token of it.

@@ -133,6 +133,8 @@ pub struct Taking<'a> {
     pub unless_after: Option<i64>,
     /// And not to this session, of which is known that nobody uses it.
     pub but_from: Option<Uuid>,
+    /// To which epoch `start` belongs, and what the holder will be given.
+    pub epoch: Uuid,
 }
 
 /// What became of it.
@@ -159,7 +161,7 @@ pub enum Take {
 ///
 /// # Errors
 ///
-/// [`DatabaseError`] when the database cannot be asked.
+/// [`DatabaseError`] when the database cannot be asked, and when the log is in another epoch: nothing is taken then.
 pub async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> Result<Take, DatabaseError> {
     Ok(store::agents::take(connection, taking).await?)
 }
@@ -252,14 +254,15 @@ pub async fn lose(
 ///
 /// # Errors
 ///
-/// [`DatabaseError`] when the database cannot be asked.
+/// [`DatabaseError`] when the database cannot be asked, and when the log is in another epoch than the one that `seq` is of: nothing is changed then.
 pub async fn acknowledge(
     connection: &mut PgConnection,
     consumer: &AgentConsumer,
     seq: i64,
     generation: Option<i64>,
+    epoch: Uuid,
 ) -> Result<Option<(Cursor, bool)>, DatabaseError> {
-    Ok(store::agents::acknowledge(connection, consumer, seq, generation).await?)
+    Ok(store::agents::acknowledge(connection, consumer, seq, generation, epoch).await?)
 }
 
 /// A consumer as it is; `None` if there is none of this name.
@@ -289,12 +292,13 @@ pub struct Locked {
 ///
 /// # Errors
 ///
-/// [`DatabaseError`] when the database cannot be asked.
+/// [`DatabaseError`] when the database cannot be asked, and when the log is in another epoch than this one, in which the caller would go on.
 pub async fn lock(
     tx: &mut Transaction<'_, Postgres>,
     consumer: &AgentConsumer,
+    epoch: Uuid,
 ) -> Result<Option<Locked>, DatabaseError> {
-    Ok(store::agents::lock(tx, consumer).await?)
+    Ok(store::agents::lock(tx, consumer, epoch).await?)
 }
 
 /// Saves together with the window of a holder over REST: a text of at most 1 MiB, which is not looked at. Says whether it is the holder.

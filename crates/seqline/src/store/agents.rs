@@ -42,11 +42,12 @@ pub(crate) async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> 
         let row = sqlx::query(AssertSqlSafe(format!(
             "WITH before AS MATERIALIZED (
                  SELECT {CURSOR}, {LEFT_TO_ITS_HOLDER} AS held
-                 FROM seqline.agent_consumer_cursors c WHERE c.agent_id = $1 AND c.consumer = $2 FOR NO KEY UPDATE
+                 FROM seqline.agent_consumer_cursors c
+                 WHERE c.agent_id = $1 AND c.consumer = $2 AND seqline.require_epoch($10) FOR NO KEY UPDATE
              ), taken AS (
                  INSERT INTO seqline.agent_consumer_cursors AS c (agent_id, consumer, acked_seq, holder_session_id, holder_kind, held_since)
                  SELECT $1, $2, $3, $4, $5, clock_timestamp()
-                 WHERE NOT coalesce((SELECT b.held FROM before b),
+                 WHERE seqline.require_epoch($10) AND NOT coalesce((SELECT b.held FROM before b),
                      (SELECT count(*) FROM seqline.agent_consumer_cursors o WHERE o.agent_id = $1) >= $6)
                  ON CONFLICT (agent_id, consumer) DO UPDATE SET
                      holder_session_id = EXCLUDED.holder_session_id, holder_kind = EXCLUDED.holder_kind, held_since = EXCLUDED.held_since,
@@ -68,6 +69,7 @@ pub(crate) async fn take(connection: &mut PgConnection, taking: &Taking<'_>) -> 
         .bind(taking.unless_seen_within.map(pg_interval))
         .bind(taking.unless_after)
         .bind(taking.but_from)
+        .bind(taking.epoch)
         .fetch_optional(&mut *connection)
         .await;
         let row = match row {
@@ -217,6 +219,7 @@ pub(crate) async fn acknowledge(
     consumer: &AgentConsumer,
     seq: i64,
     generation: Option<i64>,
+    epoch: Uuid,
 ) -> Result<Option<(Cursor, bool)>, sqlx::Error> {
     let row = sqlx::query(AssertSqlSafe(format!(
         "UPDATE seqline.agent_consumer_cursors c SET acked_seq = greatest(c.acked_seq, $3),
@@ -225,12 +228,14 @@ pub(crate) async fn acknowledge(
              lost_position = CASE WHEN c.lost_position > $3 THEN c.lost_position END,
              updated_at = CASE WHEN $3 > c.acked_seq THEN clock_timestamp() ELSE c.updated_at END
          WHERE c.agent_id = $1 AND c.consumer = $2 AND c.generation = coalesce($4, c.generation)
+             AND seqline.require_epoch($5)
          RETURNING {CURSOR}"
     )))
     .bind(consumer.agent())
     .bind(consumer.name())
     .bind(seq)
     .bind(generation)
+    .bind(epoch)
     .fetch_optional(&mut *connection)
     .await?;
     if let Some(row) = row {
@@ -256,13 +261,16 @@ pub(crate) async fn cursor(
 pub(crate) async fn lock(
     connection: &mut PgConnection,
     consumer: &AgentConsumer,
+    epoch: Uuid,
 ) -> Result<Option<Locked>, sqlx::Error> {
     let row = sqlx::query(AssertSqlSafe(format!(
         "SELECT {CURSOR}, c.rest_window, (1000 * extract(epoch FROM clock_timestamp()))::bigint
-         FROM seqline.agent_consumer_cursors c WHERE c.agent_id = $1 AND c.consumer = $2 FOR NO KEY UPDATE"
+         FROM seqline.agent_consumer_cursors c
+         WHERE c.agent_id = $1 AND c.consumer = $2 AND seqline.require_epoch($3) FOR NO KEY UPDATE"
     )))
     .bind(consumer.agent())
     .bind(consumer.name())
+    .bind(epoch)
     .fetch_optional(connection)
     .await?;
     row.map(|row| {

@@ -9,13 +9,14 @@ use seqline::agent::{
     store_window, take,
 };
 use seqline::consumer::Mode;
-use seqline_testkit::{Role, TestDb};
+use seqline_testkit::{Role, TestDb, eventually};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::support::append;
 
 const CONSUMERS_MAX: u32 = 3;
+const EPOCH: Uuid = Uuid::from_u128(0x0198_c8f2_7a4b_7000_8000_0000_0000_0001);
 
 async fn agent(connection: &mut PgConnection, id: &str) {
     let agent =
@@ -37,7 +38,15 @@ fn taking(consumer: &AgentConsumer, session: Uuid, kind: HolderKind, start: i64)
         unless_seen_within: None,
         unless_after: None,
         but_from: None,
+        epoch: EPOCH,
     }
+}
+
+/// A log in an epoch that is known.
+async fn database() -> TestDb {
+    let db = TestDb::new().await;
+    sqlx::query("UPDATE seqline.log_identity SET epoch = $1").bind(EPOCH).execute(&db.admin()).await.unwrap();
+    db
 }
 
 /// Takes a consumer for a new session of the gateway.
@@ -59,7 +68,7 @@ async fn acked(connection: &mut PgConnection, consumer: &AgentConsumer) -> i64 {
 
 #[tokio::test]
 async fn the_first_who_comes_creates_it_and_the_next_replaces_that() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
@@ -80,7 +89,7 @@ async fn the_first_who_comes_creates_it_and_the_next_replaces_that() {
 
 #[tokio::test]
 async fn who_was_replaced_saves_nothing() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
@@ -108,7 +117,7 @@ async fn who_was_replaced_saves_nothing() {
 
 #[tokio::test]
 async fn those_whose_rows_are_free_are_saved_while_somebody_has_another_one_locked() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     let pool = db.pool(Role::App, 1);
     agent(&mut app, "billing").await;
@@ -117,7 +126,7 @@ async fn those_whose_rows_are_free_are_saved_while_somebody_has_another_one_lock
     let (of_letters, _) = taken(&mut app, &letters, 0).await;
     let saves = [saving(&invoices, of_invoices, 3), saving(&letters, of_letters, 3)];
     let mut tx = seqline::begin(&pool).await.unwrap();
-    lock(&mut tx, &invoices).await.unwrap().expect("it is there");
+    lock(&mut tx, &invoices, EPOCH).await.unwrap().expect("it is there");
     assert_eq!(save_all(&mut app, &saves).await.unwrap(), [None, Some(Saved::Done)]);
     // Somebody who takes it and has not committed is not somebody else yet.
     take(&mut tx, &taking(&invoices, Uuid::now_v7(), HolderKind::Rest, 0)).await.unwrap();
@@ -127,7 +136,7 @@ async fn those_whose_rows_are_free_are_saved_while_somebody_has_another_one_lock
     assert_eq!((acked(&mut app, &invoices).await, acked(&mut app, &letters).await), (0, 3));
     // Those who give it up are told apart in the same way.
     let mut tx = seqline::begin(&pool).await.unwrap();
-    lock(&mut tx, &letters).await.unwrap().expect("it is there");
+    lock(&mut tx, &letters, EPOCH).await.unwrap().expect("it is there");
     assert_eq!(release_all(&mut app, &saves).await.unwrap(), [Some(Saved::Replaced), None]);
     tx.rollback().await.unwrap();
     let done = [Some(Saved::Replaced), Some(Saved::Done)];
@@ -137,7 +146,7 @@ async fn those_whose_rows_are_free_are_saved_while_somebody_has_another_one_lock
 
 #[tokio::test]
 async fn one_who_goes_leaves_it_to_nobody() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
@@ -150,7 +159,7 @@ async fn one_who_goes_leaves_it_to_nobody() {
 
 #[tokio::test]
 async fn whoever_wants_to_replace_nobody_is_told_who_is_there() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
@@ -181,7 +190,7 @@ async fn whoever_wants_to_replace_nobody_is_told_who_is_there() {
 
 #[tokio::test]
 async fn whoever_had_it_once_does_not_take_it_back_from_who_came_since() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
@@ -214,7 +223,7 @@ async fn whoever_had_it_once_does_not_take_it_back_from_who_came_since() {
 
 #[tokio::test]
 async fn of_those_who_come_together_the_last_one_has_it() {
-    let db = TestDb::new().await;
+    let db = database().await;
     agent(&mut db.connect(Role::App).await, "billing").await;
     let pool = db.pool(Role::App, 8);
     let tasks: Vec<_> = (0..32)
@@ -242,7 +251,7 @@ async fn of_those_who_come_together_the_last_one_has_it() {
 
 #[tokio::test]
 async fn an_agent_has_so_many_consumers_and_goes_with_all_of_them() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     agent(&mut app, "billing").await;
     for name in ["a", "b", "c"] {
@@ -261,11 +270,11 @@ async fn an_agent_has_so_many_consumers_and_goes_with_all_of_them() {
 
 #[tokio::test]
 async fn anybody_acknowledges_over_rest_unless_with_another_generation() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
-    assert_eq!(acknowledge(&mut app, &invoices, 3, None).await.unwrap(), None);
+    assert_eq!(acknowledge(&mut app, &invoices, 3, None, EPOCH).await.unwrap(), None);
     taken(&mut app, &invoices, 0).await;
     for (seq, generation, right, now) in [
         (3, None, true, 3),
@@ -274,15 +283,68 @@ async fn anybody_acknowledges_over_rest_unless_with_another_generation() {
         (9, Some(2), false, 5),
         (9, Some(0), false, 5),
     ] {
-        let (cursor, was_right) = acknowledge(&mut app, &invoices, seq, generation).await.unwrap().unwrap();
+        let (cursor, was_right) =
+            acknowledge(&mut app, &invoices, seq, generation, EPOCH).await.unwrap().unwrap();
         assert_eq!((was_right, cursor.acked_seq, cursor.generation), (right, now, 1), "{seq} {generation:?}");
         assert!(cursor.holder.is_some(), "it takes nothing from the holder");
     }
 }
 
+/// Also when it had waited for the row that the new epoch changes.
+#[tokio::test]
+async fn in_a_new_epoch_nothing_is_taken_locked_or_acknowledged_for_the_one_before() {
+    let db = database().await;
+    let (mut app, mut admin) = (db.connect(Role::App).await, db.connect(Role::Admin).await);
+    agent(&mut app, "billing").await;
+    let invoices = consumer("invoices");
+    append(&db.producer(), 1..=5).await;
+    db.settled().await;
+    taken(&mut app, &invoices, 2).await;
+    let finalize = "BEGIN; SELECT seqline.finalize_restore('keep', true, true, 'restored')";
+    sqlx::raw_sql(finalize).execute(&mut admin).await.unwrap();
+    let waiting = {
+        let (invoices, pool) = (invoices.clone(), db.pool(Role::App, 3));
+        tokio::spawn(async move {
+            let (mut a, mut b) = (pool.acquire().await.unwrap(), pool.acquire().await.unwrap());
+            let locked = async {
+                let mut tx = seqline::begin(&pool).await.unwrap();
+                lock(&mut tx, &invoices, EPOCH).await.map(drop)
+            };
+            let take_it = taking(&invoices, Uuid::now_v7(), HolderKind::Rest, 5);
+            let (acknowledged, taken, locked) =
+                tokio::join!(acknowledge(&mut a, &invoices, 5, None, EPOCH), take(&mut b, &take_it), locked);
+            [acknowledged.map(drop), taken.map(drop), locked.map(drop)]
+        })
+    };
+    eventually(Duration::from_secs(30), "all three wait", async || {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0";
+        sqlx::query_scalar::<_, i64>(waiting).fetch_one(&db.admin()).await.unwrap() == 3
+    })
+    .await;
+    let before = cursor(&mut admin, &invoices).await.unwrap();
+    sqlx::raw_sql("COMMIT").execute(&mut admin).await.unwrap();
+    let another = |outcome: Result<(), seqline::DatabaseError>| {
+        let error = outcome.expect_err("it is of the epoch before");
+        assert!(error.is_retryable() && error.to_string().contains("another epoch"), "{error}");
+    };
+    waiting.await.unwrap().into_iter().for_each(another);
+    another(acknowledge(&mut app, &invoices, 5, None, EPOCH).await.map(drop));
+    another(
+        take(&mut app, &taking(&consumer("totals"), Uuid::now_v7(), HolderKind::Gateway, 5)).await.map(drop),
+    );
+    assert_eq!(cursor(&mut app, &consumer("totals")).await.unwrap(), None);
+    let after = cursor(&mut app, &invoices).await.unwrap();
+    assert_eq!(after, before);
+    let lost = Lost { reason: LostReason::EpochChanged, after: 2, position: 2 };
+    assert_eq!(
+        after.map(|cursor| (cursor.acked_seq, cursor.holder, cursor.lost)),
+        Some((2, None, Some(lost)))
+    );
+}
+
 #[tokio::test]
 async fn what_was_lost_is_kept_until_it_is_known() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
@@ -296,10 +358,10 @@ async fn what_was_lost_is_kept_until_it_is_known() {
     assert_eq!(save(&mut app, &unknowing).await.unwrap(), Saved::Done);
     // Nor of one who has lost nothing as far as it knows, and is not there yet.
     assert_eq!(save(&mut app, &saving(&invoices, session, 39)).await.unwrap(), Saved::Done);
-    acknowledge(&mut app, &invoices, 39, None).await.unwrap();
+    acknowledge(&mut app, &invoices, 39, None, EPOCH).await.unwrap();
     let (session, again) = taken(&mut app, &invoices, 0).await;
     assert_eq!(again.lost, Some(lost));
-    let (known, _) = acknowledge(&mut app, &invoices, 40, None).await.unwrap().unwrap();
+    let (known, _) = acknowledge(&mut app, &invoices, 40, None, EPOCH).await.unwrap().unwrap();
     assert_eq!((known.lost, known.acked_seq), (None, 40));
     let lost = Lost { reason: LostReason::Retention, after: 40, position: 60 };
     assert_eq!(lose(&mut app, &invoices, session, &lost).await.unwrap(), Saved::Done);
@@ -309,20 +371,20 @@ async fn what_was_lost_is_kept_until_it_is_known() {
 
 #[tokio::test]
 async fn a_window_over_rest_is_in_the_row_until_somebody_else_comes() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     let pool = db.pool(Role::App, 2);
     agent(&mut app, "billing").await;
     let invoices = consumer("invoices");
     let mut tx = seqline::begin(&pool).await.unwrap();
-    assert_eq!(lock(&mut tx, &invoices).await.unwrap(), None);
+    assert_eq!(lock(&mut tx, &invoices, EPOCH).await.unwrap(), None);
     let session = Uuid::now_v7();
     take(&mut tx, &taking(&invoices, session, HolderKind::Rest, 0)).await.unwrap();
     assert!(store_window(&mut tx, &saving(&invoices, session, 2), "a window").await.unwrap());
     seqline::commit(tx).await.unwrap();
 
     let mut tx = seqline::begin(&pool).await.unwrap();
-    let locked = lock(&mut tx, &invoices).await.unwrap().expect("it is there");
+    let locked = lock(&mut tx, &invoices, EPOCH).await.unwrap().expect("it is there");
     assert_eq!((locked.window.as_deref(), locked.cursor.acked_seq), (Some("a window"), 2));
     let now: i64 = sqlx::query_scalar("SELECT extract(epoch FROM clock_timestamp())::bigint")
         .fetch_one(&mut app)
@@ -338,14 +400,14 @@ async fn a_window_over_rest_is_in_the_row_until_somebody_else_comes() {
 
     let (gateway, _) = taken(&mut app, &invoices, 0).await;
     let mut tx = seqline::begin(&pool).await.unwrap();
-    assert_eq!(lock(&mut tx, &invoices).await.unwrap().unwrap().window, None);
+    assert_eq!(lock(&mut tx, &invoices, EPOCH).await.unwrap().unwrap().window, None);
     assert!(!store_window(&mut tx, &saving(&invoices, session, 2), "late").await.unwrap());
     assert!(!store_window(&mut tx, &saving(&invoices, gateway, 2), "not over REST").await.unwrap());
 }
 
 #[tokio::test]
 async fn people_release_and_reset_them() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     append(&db.pool(Role::Producer, 1), 1..=5).await;
     agent(&mut app, "billing").await;
@@ -397,7 +459,7 @@ async fn people_release_and_reset_them() {
 
 #[tokio::test]
 async fn people_delete_one_that_is_out_of_use_and_its_name_begins_anew() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     agent(&mut app, "billing").await;
     let (invoices, letters) = (consumer("invoices"), consumer("letters"));
@@ -436,7 +498,7 @@ async fn people_delete_one_that_is_out_of_use_and_its_name_begins_anew() {
 
 #[tokio::test]
 async fn they_are_listed_page_by_page() {
-    let db = TestDb::new().await;
+    let db = database().await;
     let mut app = db.connect(Role::App).await;
     for id in ["billing", "support"] {
         agent(&mut app, id).await;

@@ -1,5 +1,6 @@
 //! Three brokers that store together.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -29,11 +30,10 @@ async fn leader(stage: &Stage) -> String {
     stage.info().await.cluster.and_then(|cluster| cluster.leader).expect("somebody leads")
 }
 
-/// A proxy in front of a node that does not lead the stream.
-async fn proxy_to_a_follower(cluster: &NatsCluster, stage: &Stage) -> FaultProxy {
+/// The address of a node that does not lead the stream.
+async fn follower(cluster: &NatsCluster, stage: &Stage) -> SocketAddr {
     let leader = leader(stage).await;
-    let node = cluster.nodes().iter().find(|node| node.name() != leader).expect("somebody follows");
-    FaultProxy::start(node.addr()).await.unwrap()
+    cluster.nodes().iter().find(|node| node.name() != leader).expect("somebody follows").addr()
 }
 
 /// Holds answers back until messages are stored of which the relay cannot have heard, so that a cut after it loses their answers. How many
@@ -208,7 +208,7 @@ async fn batches_leave_each_event_once_in_order_when_their_answers_and_a_leader_
             config.allow_atomic_publish = true;
         })
         .await;
-    let proxy = proxy_to_a_follower(&cluster, &stage).await;
+    let proxy = FaultProxy::start(follower(&cluster, &stage).await).await.unwrap();
     let load = Load::start(&stage.pool, 50, Duration::from_millis(20));
     let running = stage.run_through(&proxy, |config| {
         config.atomic_batches = Some(100);
@@ -234,6 +234,8 @@ async fn batches_leave_each_event_once_in_order_when_their_answers_and_a_leader_
     };
     Clock::system().timeout(LONG, Box::pin(holding)).await.expect("the answer to a batch is held");
     let leader = leader(&stage).await;
+    // Another one may lead by now than at the beginning.
+    proxy.lead_to(follower(&cluster, &stage).await);
     cluster.named(&leader).expect("a node").kill().await;
     proxy.cut();
     proxy.heal();

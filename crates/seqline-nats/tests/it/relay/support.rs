@@ -142,8 +142,11 @@ impl Stage {
         append(&self.pool, count).await;
     }
 
+    /// One that waits for as long as a busy machine takes.
     pub(crate) async fn context(&self) -> Context {
-        broker(&self.url).jetstream().await.expect("the broker is there")
+        let mut context = broker(&self.url).jetstream().await.expect("the broker is there");
+        context.set_timeout(LONG);
+        context
     }
 
     /// Makes the stream as a relay does, but for a change.
@@ -151,7 +154,7 @@ impl Stage {
         let mut settings = StreamSettings::default();
         settings.replicas = self.replicas;
         let broker = broker(&self.url);
-        let (mut config, context) = (None, self.context().await);
+        let (mut config, context) = (None, broker.jetstream().await.expect("the broker is there"));
         // A cluster that is busy may take longer than an answer may.
         eventually(LONG, "a stream", async || {
             config = ensure_stream(&broker, &settings).await.ok().map(|(info, _)| info.config);

@@ -56,7 +56,7 @@ impl Holding<'_> {
         let mut actions = Vec::new();
         let opened = self
             .within(async |tx| {
-                let Some(locked) = agent::lock(tx, &self.consumer).await? else {
+                let Some(locked) = agent::lock(tx, &self.consumer, self.api.epoch).await? else {
                     return self.create(tx).await;
                 };
                 // One that nobody has is there for whoever comes, as over a connection.
@@ -89,7 +89,9 @@ impl Holding<'_> {
     pub(super) async fn step(&self, held: &mut Held, input: Input) -> Result<Vec<Action>, Problem> {
         let (now, actions) = self
             .within(async |tx| {
-                let Some(locked) = agent::lock(tx, &self.consumer).await? else { return Ok(Err(gone())) };
+                let Some(locked) = agent::lock(tx, &self.consumer, self.api.epoch).await? else {
+                    return Ok(Err(gone()));
+                };
                 let Some(mut now) = self.stored(&locked).filter(|stored| stored.session == held.session)
                 else {
                     return Ok(Err(replaced(&locked.cursor)));
@@ -189,6 +191,7 @@ impl Holding<'_> {
             unless_seen_within: None,
             unless_after: None,
             but_from: None,
+            epoch: self.api.epoch,
         }
     }
 

@@ -264,7 +264,7 @@ pub(super) async fn acknowledge(
         }
     }
     let acknowledged = api.database.ask(async |connection| {
-        agent::acknowledge(connection, &consumer, seq, acknowledgement.generation).await
+        agent::acknowledge(connection, &consumer, seq, acknowledgement.generation, api.epoch).await
     });
     match acknowledged.await? {
         Some((cursor, true)) => {

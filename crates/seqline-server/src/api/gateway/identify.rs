@@ -126,6 +126,7 @@ async fn identify_agent(
         unless_seen_within: is_left.then_some(AGENT_HOLDER_SEEN),
         unless_after: asked.generation,
         but_from: unheard,
+        epoch: api.epoch,
     };
     // What whoever has it in this process acknowledged is saved first, and that one is told when somebody else has it.
     let taken = async {

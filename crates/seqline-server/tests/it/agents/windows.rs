@@ -10,7 +10,7 @@ use seqline_testkit::{Role, TestDb};
 use serde_json::json;
 use uuid::Uuid;
 
-use super::{Site, number};
+use super::{Site, epoch, number};
 
 /// Takes the consumer as a connection of another process does, and returns its session.
 async fn taken_elsewhere(db: &TestDb) -> Uuid {
@@ -25,6 +25,7 @@ async fn taken_elsewhere(db: &TestDb) -> Uuid {
         unless_seen_within: None,
         unless_after: None,
         but_from: None,
+        epoch: epoch(db).await,
     };
     let taken = take(&mut db.connect(Role::App).await, &taking).await.unwrap();
     assert!(matches!(taken, Take::Taken { .. }), "{taken:?}");

@@ -193,7 +193,8 @@ async fn a_row_that_somebody_has_locked_makes_nobody_else_wait() {
     let pool = site.db.pool(Role::App, 1);
     let mut tx = seqline::begin(&pool).await.unwrap();
     let consumer = AgentConsumer::new("billing", "default").unwrap();
-    seqline::agent::lock(&mut tx, &consumer).await.unwrap().expect("it is there");
+    let epoch = crate::agents::epoch(&site.db).await;
+    seqline::agent::lock(&mut tx, &consumer, epoch).await.unwrap().expect("it is there");
     locked.ack(2).await;
     locked.is_quiet().await;
     free.ack(2).await;

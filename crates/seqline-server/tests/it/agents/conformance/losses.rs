@@ -10,6 +10,7 @@ over_both! {
     events_that_have_expired_are_told_until_that_is_acknowledged,
     a_cursor_beyond_the_log_is_moved_to_its_head,
     a_restore_is_told_until_that_is_acknowledged,
+    a_server_that_has_not_heard_of_a_new_epoch_saves_nothing,
 }
 
 async fn events_that_have_expired_are_told_until_that_is_acknowledged<T: Transport>() {
@@ -63,8 +64,7 @@ async fn a_restore_is_told_until_that_is_acknowledged<T: Transport>() {
         site = site
             .without_server(&[SOON], async |db| {
                 backup.restore_in_place(&mut server).await;
-                let finalize = ["restore", "finalize", "--consumers", consumers, "--force", "--yes"];
-                on(db, Role::App, finalize).args(["--reason", "restored"]).ok().await;
+                finalize(db, consumers).await;
             })
             .await;
         let lost = ("epoch_changed", 3, position);
@@ -74,6 +74,35 @@ async fn a_restore_is_told_until_that_is_acknowledged<T: Transport>() {
         told_until_acknowledged::<T>(&site.place(), lost).await;
     }
     site.stop().await;
+}
+
+/// It hears of it when it looks again.
+async fn a_server_that_has_not_heard_of_a_new_epoch_saves_nothing<T: Transport>() {
+    let rarely = [("ops.look_interval", "10m"), ("ops.ready_lag_max", "10m")];
+    let site = Site::new(&[&[SOON][..], &rarely].concat()).await;
+    let (mut agent, _) = T::begin(&site.place()).await;
+    site.append(5).await;
+    assert_eq!(agent.seqs(5).await, [1, 2, 3, 4, 5]);
+    agent.ack(3).await;
+    site.stands_at(3).await;
+    finalize(&site.db, "keep").await;
+    // Over a connection it is not refused before it is to be stored, and then the connection ends.
+    let answer = agent.acknowledges(r#"{"seq":5}"#).await;
+    if !answer.is_err_and(|refusal| refusal.ended) {
+        agent.ended().await;
+    }
+    assert_eq!(T::refused(&site.place()).await.code, "unavailable");
+    let site = site.without_server(&[SOON], async |_| {}).await;
+    let (mut agent, begun) = T::begin(&site.place()).await;
+    is_told(begun.resync.as_ref(), ("epoch_changed", 3, 3));
+    assert_eq!(agent.events(2).await, [(4, false), (5, false)]);
+    site.stop().await;
+}
+
+async fn finalize(db: &TestDb, consumers: &str) {
+    let finalize =
+        ["restore", "finalize", "--consumers", consumers, "--force", "--yes", "--reason", "restored"];
+    on(db, Role::App, finalize).ok().await;
 }
 
 /// What was lost: why, the acknowledgement before, and where it goes on.
