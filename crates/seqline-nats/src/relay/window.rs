@@ -58,16 +58,16 @@ impl Window {
     /// Removes what was acknowledged without a message before it that was not. How many, and how far that leads from `settled` on.
     pub(super) fn advance(&mut self, settled: &mut Settled) -> u32 {
         let mut count = 0;
-        while let Some(stored) = self.entries.front().and_then(|entry| entry.acknowledged) {
-            let Some(entry) = self.entries.pop_front() else { break };
+        while let Some(&Entry { position, bytes, acknowledged: Some(stored) }) = self.entries.front() {
+            self.entries.pop_front();
             self.first += 1;
-            self.bytes -= entry.bytes;
+            self.bytes -= bytes;
             count += 1;
-            settled.position = entry.position;
+            settled.position = position;
             // What was there already is at some other place, and the end of the known stream where it was.
             if let Stored::At(stream_seq) = stored {
                 settled.stream_seq = stream_seq;
-                settled.position_at_seq = Some(entry.position);
+                settled.position_at_seq = Some(position);
             }
         }
         count

@@ -42,6 +42,11 @@ struct Ages {
     ledger: LedgerAge,
 }
 
+/// As text: the error itself can lead to one of the driver, which shows more.
+fn told(error: impl std::error::Error) -> String {
+    error.to_string()
+}
+
 async fn run(
     maintenance: Maintenance,
     database: Database,
@@ -49,8 +54,7 @@ async fn run(
     context: WorkContext,
 ) -> Result<(), BoxError> {
     let stop = context.cancellation_token();
-    // As text: the error itself can lead to one of the driver, which shows more.
-    let report = maintenance.run_until(stop).await.map_err(|error| error.to_string())?;
+    let report = maintenance.run_until(stop).await.map_err(told)?;
     tracing::info!(
         created = report.created,
         closed = report.closed,
@@ -59,11 +63,11 @@ async fn run(
         postponed = report.postponed,
         "partition maintenance done"
     );
-    let keys = api::prune(&database, ages.keys, stop).await.map_err(|error| error.to_string())?;
+    let keys = api::prune(&database, ages.keys, stop).await.map_err(told)?;
     if keys > 0 {
         tracing::info!(keys, "idempotency keys forgotten");
     }
-    let handled = ledger::forget(&database, ages.ledger, stop).await.map_err(|error| error.to_string())?;
+    let handled = ledger::forget(&database, ages.ledger, stop).await.map_err(told)?;
     if handled > 0 {
         tracing::info!(events = handled, "events that were handled long ago forgotten");
     }

@@ -172,3 +172,43 @@ async fn commands_that_need_a_setting_refuse_a_wrong_one() {
         assert!(!found[0].contains("hunter2"), "{command:?}: {found:?}");
     }
 }
+
+#[tokio::test]
+async fn what_is_set_is_shown_with_where_it_comes_from() {
+    let settings = Settings::new("[ops]\nlook_interval = \"3s\"\n");
+    let check = || {
+        let check = seqline(["config", "check"]).current_dir(settings.0.path());
+        check.without("SEQLINE_OPS__LISTEN").without("SEQLINE_API__LISTEN")
+    };
+    let none = check().run().await;
+    assert_eq!(
+        (none.stdout.as_str(), none.stderr.as_str()),
+        ("", "The configuration is valid.\nNothing is set, so all defaults hold.\n")
+    );
+    let given = || check().args(["--config", "seqline.toml", "--set", "consumer.batch_size=7"]);
+    assert_eq!(
+        given().run().await.stdout,
+        " key                  value  default  from\n consumer.batch_size  7      200      --set\n ops.look_interval    3s     2s       line 2 of the file\n"
+    );
+    let text = given().arg("--json").ok().await;
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (&json["valid"], json["settings"].as_array().map(Vec::len)),
+        (&true.into(), Some(2)),
+        "{text}"
+    );
+    assert_eq!(json["settings"][0]["key"], "consumer.batch_size");
+}
+
+#[tokio::test]
+async fn keys_are_printed_for_people_for_a_file_and_for_editors() {
+    let reference = seqline(["config", "reference"]).ok().await;
+    assert!(
+        reference.starts_with("## Keys\n") && reference.contains("| `ops.look_interval` |"),
+        "{reference}"
+    );
+    let file = Settings::new(seqline(["config", "reference", "--toml"]).ok().await);
+    assert_eq!(file.worker().refused(2).await, NO_DATABASE, "all of it is a comment");
+    let schema: serde_json::Value = serde_json::from_str(&seqline(["config", "schema"]).ok().await).unwrap();
+    assert!(schema["properties"]["ops"]["properties"]["look_interval"]["description"].is_string());
+}

@@ -155,6 +155,10 @@ async fn one_that_is_missing_from_the_log_is_shown_all_the_same() {
     assert!(text.ends_with("\nevent         missing from the log\n"), "{text}");
     assert_eq!(json_of(&db, "show orders --seq 99").await.get("envelope"), None);
     assert!(parked(&db, "list").await.contains(" missing from the log "));
+    let later = "UPDATE seqline.parked_events SET next_attempt_at = '2100-01-01 10:00+00' WHERE seq = 99";
+    as_admin(&db, later).await;
+    let text = parked(&db, "show orders --seq 99").await;
+    assert!(text.contains("\nnext attempt  2100-01-01T10:00:00Z\n"), "{text}");
 }
 
 #[tokio::test]

@@ -124,6 +124,23 @@ agents        2 consumers, told of it until they acknowledge where they go on
 }
 
 #[tokio::test]
+async fn what_waits_for_its_number_and_what_is_forgotten_is_counted() {
+    let db = restored().await;
+    as_admin(&db, "INSERT INTO seqline.parked_events (consumer, seq) VALUES ('orders', 7), ('orders', 2)")
+        .await;
+    let mut admin = db.connect(Role::Admin).await;
+    seqline::settings::set_sequencing(&mut admin, seqline::settings::Sequencing::AfterCommit, None)
+        .await
+        .unwrap();
+    append(&db.producer(), [6]).await;
+    let plan = on(&db, Role::App, ["restore", "finalize", "--consumers", "keep"]).ok().await;
+    let lines = "waiting       1 transaction for their numbers, in the new epoch
+forgotten     1 event above the head that consumers had parked or were to leave out
+consumers     keep";
+    assert!(plan.contains(lines), "{plan}");
+}
+
+#[tokio::test]
 async fn a_healthy_log_needs_force() {
     let db = TestDb::new().await;
     let (before, finalize) = (epoch(&db).await, ["restore", "finalize", "--consumers", "keep"]);

@@ -79,6 +79,12 @@ impl Seqline {
         self
     }
 
+    /// Without a variable that all have.
+    pub(crate) fn without(mut self, name: &str) -> Self {
+        self.command.env_remove(name);
+        self
+    }
+
     pub(crate) fn current_dir(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self

@@ -202,7 +202,7 @@ pub(crate) async fn visible_after(
     .persistent(false)
     .fetch_all(connection)
     .await?;
-    let Some(first) = rows.first() else { return Err(sqlx::Error::RowNotFound) };
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let ends: (Option<i64>, Option<i64>, i64) = (first.try_get(22)?, first.try_get(23)?, first.try_get(24)?);
     let looked = match ends {
         (Some(first), Some(last), count) => Some((first, last, count)),
@@ -242,7 +242,7 @@ pub(crate) async fn visible_history(
     .bind(reach)
     .fetch_all(connection)
     .await?;
-    let Some(first) = rows.first() else { return Err(sqlx::Error::RowNotFound) };
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     Ok(History {
         head: first.try_get(22)?,
         min_retained: first.try_get(23)?,

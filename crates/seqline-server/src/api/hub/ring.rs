@@ -85,8 +85,8 @@ impl Ring {
         self.bytes += event.weight();
         self.held.push_back(event);
         while self.held.len() > self.bounds.events || self.bytes > self.bounds.bytes {
-            let Some(fallen) = self.held.pop_front() else { break };
-            self.bytes -= fallen.weight();
+            let fallen = self.held.pop_front();
+            self.bytes -= fallen.map_or(self.bytes, |fallen| fallen.weight());
         }
         Ok(())
     }

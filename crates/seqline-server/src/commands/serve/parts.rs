@@ -155,9 +155,12 @@ impl Making<'_> {
 
 /// The jobs of a worker.
 fn jobs(pool: PgPool, config: &Config) -> Result<Jobs, Failure> {
-    let registry = Registry::built_in(&pool, config);
-    let registry = registry.map_err(|error| Failure::Unexpected(error.to_string()))?;
+    let registry = Registry::built_in(&pool, config).map_err(unexpected)?;
     Jobs::new(pool, config, registry)
+}
+
+fn unexpected(error: impl std::error::Error) -> Failure {
+    Failure::Unexpected(error.to_string())
 }
 
 /// The consumers of a worker. This is the one place that knows them.
@@ -167,12 +170,11 @@ fn consumers(
     config: &Config,
     clock: &Clock,
 ) -> Result<Consumers, Failure> {
-    let unexpected = |error: &dyn std::error::Error| Failure::Unexpected(error.to_string());
     let mut consumers = Consumers::new(pool.clone(), listen.clone(), config.consumers(), clock.clone());
-    let name = ConsumerName::new(Recorder::NAME).map_err(|error| unexpected(&error))?;
+    let name = ConsumerName::new(Recorder::NAME).map_err(unexpected)?;
     let recorder = Consumer::new(name, Recorder).start_at(StartAt::Oldest).filter(config.recorder());
-    let recorder = recorder.map_err(|error| unexpected(&error))?;
-    consumers.register(recorder).map_err(|error| unexpected(&error))?;
+    let recorder = recorder.map_err(unexpected)?;
+    consumers.register(recorder).map_err(unexpected)?;
     Ok(consumers)
 }
 

@@ -138,6 +138,9 @@ fn names_are_what_streams_and_relays_can_be_called() {
             "{name}"
         );
     }
+    for name in ["j", "jet-stream_2"] {
+        assert!(loaded(&format!("relay.name = \"{name}\""), &[]).is_ok(), "{name}");
+    }
     for name in ["", "7", "Jetstream", "-a", "a.b", &"x".repeat(64)] {
         let [problem] = &problems(&format!("relay.name = \"{name}\""), &[])[..] else { panic!("{name}") };
         assert!(problem.contains("relay.name: expected a name of 1 to 63 bytes: a-z"), "{problem}");

@@ -75,7 +75,13 @@ async fn a_lane_that_does_not_come_is_named_and_nothing_is_changed() {
     let lanes = json_of(&db, "show mine").await["lanes"].clone();
     let positions: Vec<_> = lanes.as_array().unwrap().iter().map(|lane| lane["last_seq"].as_i64()).collect();
     assert_eq!(positions, [Some(3), Some(0), Some(0)]);
-    run_sql(&mut session, "SELECT seqline.poll('mine', 10, 1); SELECT seqline.poll('mine', 10, 2)").await;
+    run_sql(&mut session, "SELECT seqline.poll('mine', 10, 1)").await;
+    let plan = consumers(&db, "lanes mine --to 2").await;
+    assert!(
+        plan.contains(": 1 lane has to come there first, and the others wait up to 30s for it."),
+        "{plan}"
+    );
+    run_sql(&mut session, "SELECT seqline.poll('mine', 10, 2)").await;
     assert_eq!(consumers(&db, "lanes mine --to 2 --yes").await, "consumer mine has 2 lanes by resource\n");
 }
 

@@ -140,6 +140,11 @@ async fn what_cannot_be_left_out_is_said() {
         refused(&db, "skip mine --seq 4 --reason broken --yes").await,
         "seq 4 is not in the log: it ends at 3. An event can be left out when it is there"
     );
+    as_admin(&db, "DELETE FROM seqline.event_log WHERE seq = 2").await;
+    assert_eq!(
+        consumers(&db, "skip mine --seq 2").await,
+        "would have consumer mine leave out seq 2, which is missing from the log: it is its next. Add --yes to do it\n"
+    );
     as_admin(&db, "INSERT INTO seqline.parked_events (consumer, seq) VALUES ('mine', 1)").await;
     assert_eq!(
         refused(&db, "skip mine --seq 1").await,
