@@ -62,10 +62,8 @@ async fn listen(mut interrupt: Signal, mut terminate: Signal, stop: Cancellation
 
 /// What the database refuses by a rule, in its words.
 fn refused(refusal: seqline_nats::relay::operate::Refusal) -> Failure {
-    match refusal.hint {
-        Some(hint) => Failure::Refused(format!("{}. {}", refusal.message, hint.trim_end_matches('.'))),
-        None => Failure::Refused(refusal.message),
-    }
+    let hint = refusal.hint.map_or_else(String::new, |hint| format!(". {}", hint.trim_end_matches('.')));
+    Failure::Refused(refusal.message + &hint)
 }
 
 pub(crate) fn file_failure(what: &str, path: &Path, error: &std::io::Error) -> Failure {

@@ -391,6 +391,11 @@ fn of_what_is_no_key_it_is_told_where_it_comes_from() {
     let expected = "--set: nats.password is no key: it stands in the URL of --nats-url or SEQLINE_NATS_URL";
     assert_eq!(found, format!("the configuration is not valid\n  {expected}"));
     assert!(loaded("", &[("SEQLINE_NATS_URL", "x")]).is_ok());
+    let others = ["database.user", "database.password", "database.listen_url", "nats.token"];
+    for name in others {
+        let found = set(&[&format!("{name}=hunter2")]).unwrap_err().to_string();
+        assert!(found.contains(&format!("{name} is no key: ")) && !found.contains("hunter2"), "{found}");
+    }
 }
 
 #[test]

@@ -208,6 +208,7 @@ fn an_identity_provider_is_set_as_a_whole_or_not_at_all() {
     }
     assert!(loaded("[auth]\njwt_principal_claim = \"\"\n", &[]).is_err());
     assert!(loaded("[auth]\njwt_issuer = \"a\\u0007\"\n", &[]).is_err());
+    assert!(loaded(&format!("[auth]\njwt_issuer = \"{}\"\n", "x".repeat(3000)), &[]).is_err());
 }
 
 /// For each key: misspelt, of each wrong type, and just out of bounds on both sides.

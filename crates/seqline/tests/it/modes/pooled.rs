@@ -139,6 +139,18 @@ async fn effects_of(db: &TestDb, consumer: &str) -> Vec<i64> {
 }
 
 #[tokio::test]
+async fn a_transaction_of_a_lease_is_one_behind_it_too() {
+    let pooled = Pooled::new().await;
+    let mut lease = seqline::pool::Lease::acquire(&pooled.pool(Role::App, 1)).await.unwrap();
+    let mut tx = lease.begin().await.unwrap();
+    seqline::append(&mut tx, &[event(1)]).await.unwrap();
+    seqline::commit(tx).await.unwrap();
+    lease.done();
+    let head: i64 = sqlx::query_scalar("SELECT seqline.head()").fetch_one(&pooled.db.admin()).await.unwrap();
+    assert_eq!(head, 1);
+}
+
+#[tokio::test]
 async fn a_sequencer_and_maintenance_work_behind_it() {
     let pooled = Pooled::new().await;
     change(&pooled.db, Sequencing::AfterCommit).await;
