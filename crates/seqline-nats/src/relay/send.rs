@@ -143,9 +143,10 @@ impl Relay {
         };
         tokio::select! {
             biased;
+            // First: answers may come as fast as they are taken, and then nothing behind them is ever looked at.
+            () = stop.cancelled(), if !stopping => Turn::Stop,
             page = reading => Turn::Page(Box::new(page)),
             message = link.replies.next(), if unanswered => Turn::Answer(message),
-            () = stop.cancelled(), if !stopping => Turn::Stop,
             () = self.clock.sleep(WATCH_INTERVAL) => Turn::Look,
         }
     }

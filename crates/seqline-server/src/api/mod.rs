@@ -54,3 +54,5 @@ pub(crate) use self::tally::{Counts, Tally};
 
 #[cfg(test)]
 pub(crate) use self::hub::reader::tests as test_support;
+#[cfg(test)]
+pub(crate) use self::hub::rendered::tests::stored as stored_event;

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::support::{
-    DEADLINE, Outcome, Running, Seqline, Sessions, append, on, run_sql, seqline, server_db, small_partitions,
+    DEADLINE, Outcome, Running, Seqline, Sessions, append, as_admin, on, run_sql, seqline, server_db,
+    small_partitions,
 };
 use crate::worker::get;
 
@@ -258,8 +259,7 @@ async fn it_numbers_and_drops_nothing_while_the_database_is_another_and_goes_by_
     let db = server_db().await;
     small_partitions(&db, 2, 2).await;
     append(&db.app(), 1..=3).await;
-    run_sql(&mut db.connect(Role::Admin).await, "UPDATE seqline.log_identity SET timeline = timeline + 1")
-        .await;
+    as_admin(&db, "UPDATE seqline.log_identity SET timeline = timeline + 1").await;
     let place = Place::new();
     let settings = [
         "sync.event_retention=2s",
@@ -283,6 +283,41 @@ async fn it_numbers_and_drops_nothing_while_the_database_is_another_and_goes_by_
     on(&db, Role::App, finalize).run().await.ok();
     eventually(DEADLINE, "the first two expire", async || oldest().await == 3).await;
     eventually(DEADLINE, "it is ready", async || get(&address, "/readyz").await.0 == 200).await;
+    // The same again, under one that is at work.
+    as_admin(&db, "UPDATE seqline.log_identity SET timeline = timeline + 1").await;
+    up.running.talk_until("nothing is handed out until seqline restore finalize").await;
+    eventually(DEADLINE, "it is not ready", async || get(&address, "/readyz").await.0 == 503).await;
+    on(&db, Role::App, finalize).run().await.ok();
+    eventually(DEADLINE, "it is ready again", async || get(&address, "/readyz").await.0 == 200).await;
+    up.running.signal(Signal::SIGTERM);
+    assert_eq!(up.running.end().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn what_it_could_not_maintain_is_said_and_done_when_it_can() {
+    const HIDE: &str = "ALTER TABLE seqline.settings RENAME TO hidden_settings;
+         ALTER TABLE seqline.idempotency_keys RENAME TO hidden_keys;
+         ALTER TABLE seqline.stream_consumers RENAME TO hidden_consumers";
+    const OLD: &str = "INSERT INTO seqline.hidden_keys (principal_id, key, fingerprint, created_at)
+         VALUES ('robin', 'once', sha256('x'), now() - interval '25 hours')";
+    const SHOW: &str = "ALTER TABLE seqline.hidden_settings RENAME TO settings;
+         ALTER TABLE seqline.hidden_keys RENAME TO idempotency_keys;
+         ALTER TABLE seqline.hidden_consumers RENAME TO stream_consumers";
+    let db = server_db().await;
+    let place = Place::new();
+    let up = place.up().args(["--set", "sync.partition_maintenance_interval=1s"]);
+    let mut up = place.start(up.args(["--database-url", &db.url(Role::Admin)])).await;
+    as_admin(&db, HIDE).await;
+    up.running.talk_until("partition maintenance failed").await;
+    up.running.talk_until("idempotency keys were not forgotten").await;
+    up.running.talk_until("events that were handled long ago were not forgotten").await;
+    as_admin(&db, OLD).await;
+    as_admin(&db, SHOW).await;
+    let keys = async || {
+        let keys = sqlx::query_scalar("SELECT count(*) FROM seqline.idempotency_keys");
+        keys.fetch_one(&db.admin()).await.unwrap_or(1_i64)
+    };
+    eventually(DEADLINE, "an old key is forgotten", async || keys().await == 0).await;
     up.running.signal(Signal::SIGTERM);
     assert_eq!(up.running.end().await.code(), Some(0));
 }

@@ -43,7 +43,8 @@ async fn answers_that_are_lost_with_a_full_window_are_found_again() {
     let proxy = FaultProxy::start(server.addr()).await.unwrap();
     let stage = Stage::at(&format!("nats://{}", proxy.addr())).await;
     stage.stream_with(|config| config.duplicate_window = Duration::from_millis(100)).await;
-    stage.append(6000).await;
+    // More than two windows for each cut, so that it is never through before the last.
+    stage.append(20_000).await;
     proxy.delay(Duration::from_millis(30));
     let running = stage.run();
     for _ in 0..8 {

@@ -1,5 +1,6 @@
 //! Where nothing goes wrong, and where the relay itself dies.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use seqline_nats::message::{EPOCH, EVENT_ID, POSITION};
@@ -78,16 +79,20 @@ async fn what_was_published_and_not_saved_before_a_crash_is_there_once() {
     let server = NatsServer::start().await;
     let stage = Stage::new(&server).await;
     stage.stream_with(|config| config.duplicate_window = Duration::from_millis(100)).await;
-    stage.append(3000).await;
-    // It never saves while it sends.
-    let running = stage.run_with(|config| {
+    let proxy = FaultProxy::start(server.addr()).await.unwrap();
+    // It saves when everything is acknowledged, and from the second time on nothing is.
+    let running = stage.run_through(&proxy, |config| {
         config.save_interval = Duration::from_secs(600);
         config.lease = Duration::from_secs(600);
+        config.ack_timeout = LONG;
     });
-    eventually(LONG, "some are published", async || running.tally.published() > 100).await;
+    stage.append(10).await;
+    stage.until_published().await;
+    proxy.hold_answers();
+    stage.append(3000).await;
+    eventually(LONG, "some are published", async || stage.info().await.state.last_sequence > 100).await;
     running.crash().await;
-    assert!(stage.info().await.state.last_sequence > 100);
-    assert_eq!(stage.position().await, 0);
+    assert_eq!(stage.position().await, 10);
     stage.until_forgotten().await;
     stage.end_lease().await;
     let running = stage.run();
@@ -123,13 +128,14 @@ async fn many_messages_are_under_way_at_once() {
         let server = NatsServer::start().await;
         let proxy = FaultProxy::start(server.addr()).await.unwrap();
         let stage = Stage::at(&format!("nats://{}", proxy.addr())).await;
-        stage.append(6000).await;
         let running = stage.run_with(|config| {
             config.window = window;
             config.ack_timeout = LONG;
         });
-        eventually(LONG, "it publishes", async || running.tally.published() > 100).await;
+        stage.append(10).await;
+        stage.until_published().await;
         proxy.hold_answers();
+        stage.append(6000).await;
         let direct = super::support::broker(&server.url());
         let under_way = async || {
             let info = seqline_nats::stream::info(&direct, "EVENTS").await.unwrap().unwrap();
@@ -167,20 +173,54 @@ async fn only_one_of_a_name_is_active_and_another_takes_over() {
 /// What is under way is waited for, the cursor is saved and the lease given back: the next one has nothing to find out.
 #[tokio::test]
 async fn a_stop_in_the_middle_leaves_nothing_open() {
+    const WINDOW: u32 = 500;
     let server = NatsServer::start().await;
+    let proxy = FaultProxy::start(server.addr()).await.unwrap();
     let stage = Stage::new(&server).await;
-    stage.append(20_000).await;
-    for _ in 0..3 {
-        let running = stage.run();
-        eventually(LONG, "it publishes", async || running.tally.published() > 500).await;
-        running.stop().await;
+    for round in 1..=3 {
+        let running = stage.run_through(&proxy, |config| {
+            config.window = WINDOW;
+            config.ack_timeout = LONG;
+        });
+        stage.append(10).await;
+        stage.until_published().await;
+        proxy.hold_answers();
+        stage.append(3000).await;
+        let settled = u64::try_from(stage.position().await).unwrap();
+        let under_way = async || stage.info().await.state.last_sequence - settled;
+        eventually(LONG, "the window is full", async || under_way().await == u64::from(WINDOW)).await;
+        // It is told to stop before any of that is answered.
+        tokio::join!(running.stop(), async { proxy.heal() });
         let row: (i64, i64, Option<i64>, Option<uuid::Uuid>) =
             sqlx::query_as("SELECT position, stream_seq, position_at_seq, holder FROM seqline.relay_cursors")
                 .fetch_one(&stage.pool)
                 .await
                 .unwrap();
-        let last = i64::try_from(stage.info().await.state.last_sequence).unwrap();
-        assert_eq!(row, (last, last, Some(last), None));
-        assert!(last < 20_000, "it was stopped in the middle");
+        let last = i64::try_from(settled + u64::from(WINDOW)).unwrap();
+        assert_eq!(row, (last, last, Some(last), None), "in round {round}");
+        assert!(last < stage.head().await, "it was stopped in the middle");
+    }
+    let running = stage.run();
+    stage.until_published().await;
+    running.stop().await;
+    stage.assert_once_in_order().await;
+}
+
+/// No more than what was under way and the next window, however fast the answers come that it could go on with.
+#[tokio::test]
+async fn a_stop_is_heard_while_answers_keep_coming() {
+    const WINDOW: u32 = 1000;
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(60_000).await;
+    for _ in 0..6 {
+        let running = stage.run_with(|config| config.window = WINDOW);
+        let before = running.tally.published();
+        eventually(LONG, "it publishes", async || running.tally.published() > before).await;
+        let told = running.tally.published();
+        let tally = Arc::clone(&running.tally);
+        running.stop().await;
+        let after = tally.published() - told;
+        assert!(after <= 2 * u64::from(WINDOW), "it published {after} more");
     }
 }

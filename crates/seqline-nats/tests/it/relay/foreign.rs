@@ -29,7 +29,7 @@ async fn what_somebody_else_publishes_loses_nothing_and_is_told() {
         }
         count
     });
-    eventually(LONG, "much is published", async || running.tally.published() > 8000).await;
+    eventually(LONG * 3, "much is published", async || running.tally.published() > 8000).await;
     stop.cancel();
     let count = foreign.await.unwrap();
     load.stop().await;

@@ -90,3 +90,52 @@ fn of_event(event: &StoredEvent) -> Vec<(&'static str, String)> {
     lines.extend(flags.into_iter().filter(|(_, set)| *set).map(|(name, _)| (name, "yes".to_owned())));
     lines
 }
+
+#[cfg(test)]
+mod tests {
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::api::stored_event;
+
+    fn lines(event: &StoredEvent) -> Vec<String> {
+        of_event(event).into_iter().map(|(name, value)| format!("{name}: {value}")).collect()
+    }
+
+    #[test]
+    fn everything_of_an_event_is_shown_but_what_it_does_not_have() {
+        let mut event = stored_event(3, "order.paid", r#"{"card": "secret"}"#);
+        let id = event.id;
+        event.resource_id = None;
+        let bare = [
+            format!("id: {id}"),
+            "type: order.paid, schema version 1".to_owned(),
+            "occurred: 1970-01-01T00:00:00Z".to_owned(),
+            "resource: order".to_owned(),
+        ];
+        assert_eq!(lines(&event), bare);
+
+        event.resource_id = Some("17".to_owned());
+        event.resource_version = Some(4);
+        event.actor_kind = Some("user".to_owned());
+        event.actor_principal_id = Some("robin".to_owned());
+        event.space_id = Some("shop-1".to_owned());
+        event.channel_id = Some("web".to_owned());
+        event.thread_id = Some("t-1".to_owned());
+        event.client_msg_id = Some("m-1".to_owned());
+        event.correlation_id = Some(Uuid::from_u128(9));
+        (event.redacted, event.truncated) = (true, true);
+        let expected = [
+            "resource: order/17, version 4",
+            "actor: user/robin",
+            "space: shop-1",
+            "channel: web",
+            "thread: t-1",
+            "client msg id: m-1",
+            "correlation: 00000000-0000-0000-0000-000000000009",
+            "redacted: yes",
+            "truncated: yes",
+        ];
+        assert_eq!(lines(&event)[3..], expected);
+    }
+}

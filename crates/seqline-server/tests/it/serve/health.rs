@@ -130,6 +130,23 @@ async fn while_it_stops_it_answers_that_it_is_not_ready() {
     assert_eq!(outcome.code(), Some(0));
 }
 
+/// Also not while all places are taken, and nobody is waited for who says nothing.
+#[tokio::test]
+async fn clients_that_say_nothing_do_not_keep_it_from_stopping() {
+    let db = server_db().await;
+    let bounded =
+        worker(&db).env("SEQLINE_OPS__MAX_CONNECTIONS", "1").env("SEQLINE_OPS__REQUEST_TIMEOUT", "60s");
+    let worker = Worker::start(bounded).await;
+    let address = worker.ops().await;
+    let _first = TcpStream::connect(&address).await.unwrap();
+    let mut second = TcpStream::connect(&address).await.unwrap();
+    second.write_all(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+    worker.stop().await;
+    let mut answer = Vec::new();
+    let _ = second.read_to_end(&mut answer).await;
+    assert_eq!(answer, b"", "the first has the only place");
+}
+
 #[tokio::test]
 async fn clients_that_say_nothing_or_too_much_keep_nobody_out() {
     let db = server_db().await;

@@ -177,3 +177,12 @@ async fn a_worker_that_fails_is_seen_failing_and_then_recovered() {
     assert_eq!((&idle["lag"], &idle["last_error"]["current"]), (&json!(0), &json!(false)), "{idle}");
     drop(worker);
 }
+
+/// Only what a role may not see, or an older schema does not have, is left out.
+#[tokio::test]
+async fn consumers_that_cannot_be_read_for_another_reason_are_an_error() {
+    let db = server_db().await;
+    as_admin(&db, "ALTER TABLE seqline.event_consumers RENAME COLUMN kind TO sort").await;
+    let said = on(&db, Role::App, ["status"]).refused(4).await;
+    assert_eq!(said, "this database has no Seqline schema, or an older one: run seqline migrate");
+}
