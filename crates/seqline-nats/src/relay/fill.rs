@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use async_nats::header::NATS_EXPECTED_LAST_SEQUENCE;
 use futures_util::StreamExt;
 use seqline::StoredEvent;
+use tokio_util::sync::CancellationToken;
 
 use super::answer::Answer;
 use super::link::{Link, Ready};
@@ -15,12 +16,13 @@ use crate::store::relay::Incident;
 impl Relay {
     /// Publishes some events one at a time, behind the end of the stream. Where somebody else leaves no room for that, for no place: they only
     /// have to be there, and the broker's memory of ids drops those that are. `why` is what is told of them. Those that are left when somebody wants
-    /// the relay to stand still are missing as before.
+    /// the relay to stand still, or to stop, are missing as before.
     pub(super) async fn fill(
         &mut self,
         mut link: Link,
         positions: &[i64],
         why: Option<&'static str>,
+        stop: &CancellationToken,
     ) -> Result<(), RelayError> {
         let (mut filled, mut outcome) = (Vec::new(), Ok(()));
         let mut left = VecDeque::from_iter(positions.iter().copied());
@@ -30,8 +32,8 @@ impl Relay {
                 left.pop_front();
                 run += 1;
             }
-            outcome = self.fill_run(&mut link, first, run, &mut filled).await;
-            if outcome.is_err() || self.held()?.told.paused {
+            outcome = self.fill_run(&mut link, first, run, &mut filled, stop).await;
+            if outcome.is_err() || self.is_to_rest(stop) {
                 break;
             }
         }
@@ -54,6 +56,7 @@ impl Relay {
         first: i64,
         count: u32,
         filled: &mut Vec<i64>,
+        stop: &CancellationToken,
     ) -> Result<(), RelayError> {
         let page = self.source.page(self.lease()?, first - 1, count).await?;
         if page.epoch != link.epoch || page.events.len() < count as usize {
@@ -62,7 +65,7 @@ impl Relay {
         self.held()?.told = page.told;
         for event in &page.events {
             self.save_if_due().await?;
-            if self.held()?.told.paused {
+            if self.is_to_rest(stop) {
                 break;
             }
             if self.fill_one(link, event).await? {
@@ -72,6 +75,10 @@ impl Relay {
             }
         }
         Ok(())
+    }
+
+    fn is_to_rest(&self, stop: &CancellationToken) -> bool {
+        stop.is_cancelled() || self.held.as_ref().is_none_or(|held| held.told.paused)
     }
 
     /// Whether it was not there before.

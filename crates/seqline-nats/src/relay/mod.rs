@@ -224,6 +224,8 @@ struct Held {
     cursor: Cursor,
     told: Told,
     saved_at: Duration,
+    /// How often it was saved, and heard by that what is to be done.
+    saves: u64,
     dirty: bool,
     /// The row says that something keeps it from going on.
     stalled: bool,
@@ -412,7 +414,7 @@ impl Relay {
 
     fn take(&mut self, generation: i64, cursor: Cursor, told: Told) {
         let saved_at = self.clock.elapsed();
-        self.held = Some(Held { generation, cursor, told, saved_at, dirty: false, stalled: false });
+        self.held = Some(Held { generation, cursor, told, saved_at, saves: 0, dirty: false, stalled: false });
         self.tally.set_active(true);
         self.tally.set_standing_by(false);
     }
@@ -452,6 +454,7 @@ impl Relay {
         let now = self.clock.elapsed();
         let held = self.held()?;
         (held.told, held.saved_at, held.dirty) = (told, now, false);
+        held.saves += 1;
         Ok(())
     }
 

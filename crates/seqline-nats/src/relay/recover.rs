@@ -75,7 +75,7 @@ impl Relay {
                 Some((log, _)) => *log,
                 None => self.standing().await?,
             };
-            let walk = self.walk_from_cursor(&place, &log).await?;
+            let walk = self.walk_from_cursor(&place, &log, stop).await?;
             if stop.is_cancelled() {
                 return Err(RelayError::Stopping);
             }
@@ -90,7 +90,7 @@ impl Relay {
                 }
                 let link = self.link(client.clone(), &info, &place, log.epoch).await?;
                 let why = if walk.deleted() > 0 { "published_again" } else { "hole_filled_late" };
-                self.fill(link, &missing, Some(why)).await?;
+                self.fill(link, &missing, Some(why), stop).await?;
                 ahead = None;
                 continue;
             }
@@ -109,7 +109,7 @@ impl Relay {
                     let link = self.link(client.clone(), &info, &place, log.epoch).await?;
                     let next: Vec<i64> =
                         page.events.iter().take(SINGLY_AT_ONCE).map(|event| event.seq).collect();
-                    self.fill(link, &next, None).await?;
+                    self.fill(link, &next, None, stop).await?;
                     self.crowded = CROWDED_AFTER - 1;
                     ahead = None;
                 }
@@ -263,13 +263,19 @@ impl Relay {
         Ok(())
     }
 
-    /// Walks from the cursor, or from wherever else it can be done, to the end of the stream. Leaves the cursor where nothing is missing.
-    async fn walk_from_cursor(&mut self, place: &Place, log: &Standing) -> Result<Walk, RelayError> {
+    /// Walks from the cursor, or from wherever else it can be done, to the end of the stream. Leaves the cursor where nothing is missing. One that
+    /// is to stop before the end leaves all as it was.
+    async fn walk_from_cursor(
+        &mut self,
+        place: &Place,
+        log: &Standing,
+        stop: &CancellationToken,
+    ) -> Result<Walk, RelayError> {
         let before = self.held()?.cursor;
         let astray = self.astray(place, log, &before).await?;
         // The relay's own cursor stays until all is known that has to be told: whoever goes on from the new one would not find it again.
         let cursor = match astray {
-            Some(why) => self.find_again(place, log, &before, why).await?,
+            Some(why) => self.find_again(place, log, &before, why, stop).await?,
             None => before,
         };
         let mut walk = Walk::from(&cursor, place.first, self.noted_to);
@@ -284,6 +290,9 @@ impl Relay {
             }
             (log, next) = (now, end + 1);
             self.save_if_due().await?;
+            if stop.is_cancelled() {
+                return Err(RelayError::Stopping);
+            }
         }
         self.conclude_walk(place, &log, (&before, &cursor), astray, &mut walk).await?;
         Ok(walk)
@@ -379,6 +388,7 @@ impl Relay {
         log: &Standing,
         before: &Cursor,
         why: Astray,
+        stop: &CancellationToken,
     ) -> Result<Cursor, RelayError> {
         let edge = log.min_retained - 1;
         let mut cursor = Cursor { position_at_seq: None, stream_created: place.created, ..*before };
@@ -397,7 +407,7 @@ impl Relay {
             return Ok(cursor);
         }
         let bound = (!another).then_some(base);
-        let found = self.look_back(place, bound).await?;
+        let found = self.look_back(place, bound, stop).await?;
         let whole = bound.filter(|base| base.stream_seq + 1 >= place.first);
         let Anchor { stream_seq, position } = match (found, whole) {
             (Some(found), _) => found,
@@ -416,7 +426,12 @@ impl Relay {
     }
 
     /// Looks from the end of the stream backward, as far as the base, for where a walk can begin.
-    async fn look_back(&mut self, place: &Place, base: Option<Anchor>) -> Result<Option<Anchor>, RelayError> {
+    async fn look_back(
+        &mut self,
+        place: &Place,
+        base: Option<Anchor>,
+        stop: &CancellationToken,
+    ) -> Result<Option<Anchor>, RelayError> {
         let first = place.first.max(1);
         let reach = place.last.saturating_sub(LOOK_BACK_MAX) + 1;
         let bottom = first.max(base.map_or(0, |base| base.stream_seq + 1)).max(reach);
@@ -432,6 +447,9 @@ impl Relay {
             }
             end = start - 1;
             self.save_if_due().await?;
+            if stop.is_cancelled() {
+                return Err(RelayError::Stopping);
+            }
         }
         let base = base.filter(|base| base.stream_seq + 1 == bottom);
         Ok(look.anchor(base, bottom))

@@ -37,6 +37,8 @@ struct Flight {
     /// The next message, made already.
     ready: Option<Ready>,
     reading: Option<BoxFuture<'static, Result<Page, RelayError>>>,
+    /// How often the cursor was saved when that began; `None` for a page that was read before.
+    reading_since: Option<u64>,
     /// The last event that was read, and which it is, if that is known.
     read_to: (i64, Option<Uuid>),
     head: i64,
@@ -75,6 +77,7 @@ impl Relay {
             buffer: VecDeque::new(),
             ready: None,
             reading: None,
+            reading_since: None,
             read_to: (position, link.last.filter(|(last, _)| *last == position).map(|(_, id)| id)),
             head: position,
             head_reached: false,
@@ -118,6 +121,12 @@ impl Relay {
                     }
                 }
             }
+            // Not only when there is nothing else to do, which may be never.
+            let stopping = flight.stopping_since.map(|since| self.clock.elapsed().saturating_sub(since));
+            if stopping.is_some_and(|stopping| stopping >= STOP_PATIENCE) {
+                flight.failure.get_or_insert(RelayError::Stopping);
+                break;
+            }
             if matches!(flight.failure, Some(RelayError::Replaced)) {
                 break;
             }
@@ -143,7 +152,7 @@ impl Relay {
         };
         tokio::select! {
             biased;
-            // First: answers may come as fast as they are taken, and then nothing behind them is ever looked at.
+            // First: answers may come as fast as they are taken, and then nothing behind them is looked at.
             () = stop.cancelled(), if !stopping => Turn::Stop,
             page = reading => Turn::Page(Box::new(page)),
             message = link.replies.next(), if unanswered => Turn::Answer(message),
@@ -157,9 +166,6 @@ impl Relay {
         if !link.is_connected() {
             return Some(RelayError::ConnectionLost);
         }
-        if flight.stopping_since.is_some_and(|since| now.saturating_sub(since) >= STOP_PATIENCE) {
-            return Some(RelayError::Stopping);
-        }
         let silent = now.saturating_sub(flight.heard_at) >= self.config.ack_timeout;
         (link.unanswered > 0 && silent).then_some(RelayError::Unacknowledged)
     }
@@ -171,6 +177,7 @@ impl Relay {
         if flight.reading.is_some() || flight.head_reached || enough {
             return Ok(());
         }
+        flight.reading_since = self.held.as_ref().map(|held| held.saves);
         let store::Lease { name, holder, generation, length } = self.lease()?;
         let (source, name, after, limit) =
             (self.source.clone(), name.to_owned(), flight.read_to.0, self.config.page);
@@ -189,7 +196,8 @@ impl Relay {
                 return;
             }
         };
-        if let Some(held) = &mut self.held {
+        // What a save has heard meanwhile may be newer.
+        if let Some(held) = self.held.as_mut().filter(|held| flight.reading_since == Some(held.saves)) {
             held.told = page.told;
         }
         flight.head = page.head;

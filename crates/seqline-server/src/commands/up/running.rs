@@ -105,7 +105,10 @@ pub(super) async fn run(
             () = &mut gone => break Err(ended_on_its_own()),
             ended = running.unexpected_end() => {
                 // It may have met another history before the watch has.
-                health.look_now(config.database.statement_timeout).await;
+                tokio::select! {
+                    () = health.look_now(config.database.statement_timeout) => {}
+                    () = stop.cancelled() => {}
+                }
                 if health.known_epoch() == Some(epoch) {
                     break Err(unexpected(ended));
                 }
