@@ -4,6 +4,7 @@ use seqline::Clock;
 use seqline_nats::broker::{Broker, BrokerConfig};
 use seqline_nats::relay::{Relay, RelayConfig};
 use seqline_testkit::eventually;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::support::*;
@@ -12,9 +13,14 @@ use super::support::*;
 #[tokio::test]
 async fn leaders_that_are_killed_cost_no_effect_and_count_as_no_failure() {
     let mut site = Site::of_three().await;
+    // How far they may come.
+    let (open, opened) = watch::channel(0);
     let slow = || {
-        Probe::acting(|_, context| {
-            Box::pin(async {
+        let opened = opened.clone();
+        Probe::acting(move |event, context| {
+            let (n, mut opened) = (number(event), opened.clone());
+            Box::pin(async move {
+                opened.wait_for(|to| n <= *to).await?;
                 sqlx::query("SELECT pg_sleep(0.01)").execute(context.connection()).await?;
                 Ok(())
             })
@@ -32,6 +38,7 @@ async fn leaders_that_are_killed_cost_no_effect_and_count_as_no_failure() {
     for round in 0..2 {
         ids.extend(site.append(round * 300 + 1..=round * 300 + 300).await);
         let done = ids.len() - 300;
+        open.send_replace(round * 300 + 150);
         eventually(DEADLINE, "they work", async || site.effects(PROBE).await.len() > done + 50).await;
         let leading = match round % 2 {
             0 => site.stream().await.cached_info().cluster.clone(),
@@ -40,6 +47,7 @@ async fn leaders_that_are_killed_cost_no_effect_and_count_as_no_failure() {
         let leader = leading.and_then(|cluster| cluster.leader).expect("somebody leads");
         site.nats.named(&leader).expect("a node").kill().await;
         assert!(site.effects(PROBE).await.len() < ids.len(), "they were done before it was killed");
+        open.send_replace(i64::MAX);
         site.handles(PROBE, &ids).await;
         site.nats.named(&leader).expect("a node").restart().await;
         site.nats.until_ready().await;

@@ -75,6 +75,11 @@ async fn two_instances_divide_the_work_and_each_event_is_handled_by_one() {
     };
     let (one, other) = (slow(), slow());
     let running = [site.start(PROBE, one.clone()), site.start(PROBE, other.clone())];
+    eventually(DEADLINE, "both wait", async || {
+        let info = site.stream().await.consumer_info(PROBE).await;
+        info.is_ok_and(|info| info.num_waiting == 2)
+    })
+    .await;
     let ids = site.feed(1..=400).await;
     site.handles(PROBE, &ids).await;
     let mut calls = [one.calls(), other.calls()].concat();

@@ -25,7 +25,10 @@ async fn the_event_in_hand_is_handled_and_the_rest_is_given_back_at_once() {
             })
         })
     };
-    let running = site.start(PROBE, probe.clone());
+    // The broker would give out again what is not given back, long after this test.
+    let mut config = quick();
+    config.ack_wait = Duration::from_secs(600);
+    let running = Running::start(site.runtime(PROBE, probe.clone(), config.clone()));
     entered.cancelled().await;
     let stopping = running.stops();
     let stopping = async {
@@ -37,11 +40,9 @@ async fn the_event_in_hand_is_handled_and_the_rest_is_given_back_at_once() {
     stopping.await;
     assert_eq!(site.effects(PROBE).await, ids[..3]);
     assert_eq!(site.ledger(PROBE).await.len(), 3, "claims without effects were left");
-    // Long before the broker would have found out.
     let next = Probe::plain();
-    let running = site.start(PROBE, next.clone());
-    let deadline = Duration::from_secs(10);
-    eventually(deadline, "the rest is handled", async || next.calls().len() == 17).await;
+    let running = Running::start(site.runtime(PROBE, next.clone(), config));
+    eventually(DEADLINE, "the rest is handled", async || next.calls().len() == 17).await;
     site.handles(PROBE, &ids).await;
     assert_eq!(probe.calls(), [1, 2, 3]);
     running.stops().await;

@@ -8,7 +8,7 @@ use seqline_nats::relay::{Drained, RelayError, RelayStart};
 use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, eventually};
 
-use super::support::{LONG, Stage};
+use super::support::{LONG, Stage, patient};
 
 #[tokio::test]
 async fn every_event_arrives_once_in_order_as_what_it_is() {
@@ -90,7 +90,8 @@ async fn what_was_published_and_not_saved_before_a_crash_is_there_once() {
     stage.until_published().await;
     proxy.hold_answers();
     stage.append(3000).await;
-    eventually(LONG, "some are published", async || stage.info().await.state.last_sequence > 100).await;
+    let stored = async || stage.info().await.state.last_sequence;
+    eventually(LONG, "the window is full", async || stored().await == 1010).await;
     running.crash().await;
     assert_eq!(stage.position().await, 10);
     stage.until_forgotten().await;
@@ -136,7 +137,7 @@ async fn many_messages_are_under_way_at_once() {
         stage.until_published().await;
         proxy.hold_answers();
         stage.append(6000).await;
-        let direct = super::support::broker(&server.url());
+        let direct = patient(&server.url());
         let under_way = async || {
             let info = seqline_nats::stream::info(&direct, "EVENTS").await.unwrap().unwrap();
             info.state.last_sequence - running.tally.published()
@@ -157,7 +158,7 @@ async fn only_one_of_a_name_is_active_and_another_takes_over() {
     let server = NatsServer::start().await;
     let stage = Stage::new(&server).await;
     stage.append(10).await;
-    let mut first = stage.relay();
+    let mut first = stage.relay_with(|config| config.lease = Duration::from_secs(5));
     first.drain_once().await.unwrap();
     let mut second = stage.relay();
     let refused = second.drain_once().await.unwrap_err();
@@ -189,8 +190,15 @@ async fn a_stop_in_the_middle_leaves_nothing_open() {
         let settled = u64::try_from(stage.position().await).unwrap();
         let under_way = async || stage.info().await.state.last_sequence - settled;
         eventually(LONG, "the window is full", async || under_way().await == u64::from(WINDOW)).await;
-        // It is told to stop before any of that is answered.
-        tokio::join!(running.stop(), async { proxy.heal() });
+        let stopping = async {
+            let stopping = running.stop();
+            tokio::pin!(stopping);
+            // It is told to stop before any of that is answered.
+            assert!(futures_util::poll!(&mut stopping).is_pending());
+            proxy.heal();
+            stopping.await;
+        };
+        stopping.await;
         let row: (i64, i64, Option<i64>, Option<uuid::Uuid>) =
             sqlx::query_as("SELECT position, stream_seq, position_at_seq, holder FROM seqline.relay_cursors")
                 .fetch_one(&stage.pool)

@@ -77,6 +77,13 @@ pub(crate) fn broker(url: &str) -> Broker {
     Broker::new(config)
 }
 
+/// The broker for a look at it, which may take as long as it takes on a busy machine.
+pub(crate) fn patient(url: &str) -> Broker {
+    let mut config = BrokerConfig::new(url);
+    config.request_timeout = LONG;
+    Broker::new(config)
+}
+
 /// A relay that notices everything soon.
 pub(crate) fn config(change: impl FnOnce(&mut RelayConfig)) -> RelayConfig {
     let mut config = RelayConfig::default();
@@ -168,7 +175,7 @@ impl Stage {
     }
 
     pub(crate) async fn info(&self) -> Info {
-        info(&broker(&self.url), "EVENTS").await.expect("the broker is there").expect("the stream is there")
+        info(&patient(&self.url), "EVENTS").await.expect("the broker is there").expect("the stream is there")
     }
 
     /// Publishes as somebody who should not.

@@ -8,8 +8,8 @@ use seqline_testkit::{FaultProxy, eventually};
 
 use super::support::{LONG, Load, Stage};
 
-/// Of one that looks for its turn every three seconds.
-const LEASE: Duration = Duration::from_secs(12);
+/// Of one that looks for its turn every eight seconds.
+const LEASE: Duration = Duration::from_secs(32);
 
 /// The lease is taken away all the time, so that each takes over from the other while that one publishes.
 #[tokio::test]

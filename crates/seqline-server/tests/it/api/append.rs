@@ -1,7 +1,6 @@
 //! Appending: what is taken, what is refused and how that is said, and that requests which share a transaction do not share a fate.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::{Value, json};
@@ -229,7 +228,7 @@ async fn a_log_that_is_read_only_says_so_and_takes_events_again_afterwards() {
 }
 
 /// Lets requests wait for the numbering lock, so that they come together, until the guard is dropped.
-async fn held(db: &TestDb) -> sqlx::PgTransaction<'static> {
+pub(super) async fn held(db: &TestDb) -> sqlx::PgTransaction<'static> {
     let mut tx = seqline::begin(&db.admin()).await.unwrap();
     sqlx::query("LOCK TABLE seqline.numbering").execute(&mut *tx).await.unwrap();
     tx
@@ -369,12 +368,15 @@ async fn a_connection_that_is_lost_in_the_commit_leaves_the_outcome_open_and_say
     let server = Worker::start(server(&db, "api").args(["--database-url", &url])).await;
     let client = Client::new(server.api().await).token(&token).with("idempotency-key", "one");
     client.get("/v1/log").await.ok(200);
-    // The database has committed, and its answer is on the way.
-    proxy.delay(Duration::from_millis(300));
+    let lock = held(&db).await;
     let asking = tokio::spawn({
         let client = client.clone();
         async move { client.post("/v1/events", &event(1)).await }
     });
+    Sessions::of(&db, Role::App).reach(1, WAITS_TO_NUMBER).await;
+    // The database commits, and its answer does not arrive.
+    proxy.hold_answers();
+    lock.rollback().await.unwrap();
     eventually(DEADLINE, "it is in the log", async || numbers(&db).await == [1]).await;
     proxy.cut();
     proxy.heal();

@@ -1,14 +1,14 @@
 //! Requests that are repeated with the same key are answered the same and appended once.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use seqline_testkit::{TestDb, eventually};
+use seqline_testkit::{Role, TestDb, eventually};
 use serde_json::json;
 
+use super::append::held;
 use super::{APPEND, Client, event, event_with, proxied, serving, token};
-use crate::support::{DEADLINE, as_admin, numbers, server_db, with_jobs};
+use crate::support::{DEADLINE, Sessions, WAITS_TO_NUMBER, as_admin, numbers, server_db, with_jobs};
 use crate::worker::{Worker, server};
 
 async fn keys(db: &TestDb) -> i64 {
@@ -84,10 +84,13 @@ async fn a_server_that_is_killed_between_the_commit_and_the_answer_has_appended_
     let keyed = |address: String| Client::new(address).token(&token).with("idempotency-key", "one");
     let client = keyed(killed.api().await);
     client.get("/v1/log").await.ok(200);
-    proxy.delay(Duration::from_millis(300));
+    let lock = held(&db).await;
     let asking = tokio::spawn(async move {
         client.try_ask(hyper::Method::POST, "/v1/events", Some(event(1).to_string())).await
     });
+    Sessions::of(&db, Role::App).reach(1, WAITS_TO_NUMBER).await;
+    proxy.hold_answers();
+    lock.rollback().await.unwrap();
     eventually(DEADLINE, "it is in the log", async || numbers(&db).await == [1]).await;
     killed.running.signal(Signal::SIGKILL);
     killed.end().await;

@@ -81,8 +81,7 @@ async fn who_identifies_wrongly_is_told_why() {
 
 #[tokio::test]
 async fn a_client_of_which_nothing_is_heard_is_closed() {
-    let site =
-        Site::new(&[("gateway.heartbeat_interval", "300ms"), ("gateway.identify_timeout", "300ms")]).await;
+    let site = Site::new(&[("gateway.heartbeat_interval", "2s"), ("gateway.identify_timeout", "2s")]).await;
     assert_eq!(Socket::connect(&site.address).await.code().await, 4010);
     let (mut socket, _) = site.ready().await;
     socket.expect("catchup.complete").await;

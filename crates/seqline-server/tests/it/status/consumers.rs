@@ -178,9 +178,9 @@ async fn a_worker_that_fails_is_seen_failing_and_then_recovered() {
     drop(worker);
 }
 
-/// Only what a role may not see, or an older schema does not have, is left out.
+/// They are left out only where there is no such table, or a role may not read it.
 #[tokio::test]
-async fn consumers_that_cannot_be_read_for_another_reason_are_an_error() {
+async fn consumers_of_which_a_column_is_missing_are_an_error() {
     let db = server_db().await;
     as_admin(&db, "ALTER TABLE seqline.event_consumers RENAME COLUMN kind TO sort").await;
     let said = on(&db, Role::App, ["status"]).refused(4).await;

@@ -94,7 +94,7 @@ async fn a_statement_that_hangs_fails_the_round_and_nothing_is_left() {
 
 #[tokio::test]
 async fn a_lock_that_somebody_else_keeps_fails_the_round_after_a_few_attempts() {
-    let config = ConsumerConfig { lock_timeout: SHORT / 10, ..config() };
+    let config = ConsumerConfig { lock_timeout: SHORT, ..config() };
     let (bench, switch) = running(config, "LOCK TABLE mine IN ACCESS EXCLUSIVE MODE").await;
     sqlx::raw_sql("CREATE TABLE mine ()").execute(&bench.db.app()).await.unwrap();
     let mut other = seqline::begin(&bench.db.app()).await.unwrap();
@@ -111,7 +111,7 @@ async fn a_lock_that_somebody_else_keeps_fails_the_round_after_a_few_attempts() 
 #[tokio::test]
 async fn a_handler_that_pauses_for_too_long_loses_the_round_and_not_more() {
     let gate = Gate::closed();
-    let config = ConsumerConfig { idle_in_tx_timeout: SHORT / 5, ..config() };
+    let config = ConsumerConfig { idle_in_tx_timeout: 4 * SHORT, ..config() };
     let bench = Bench::new(config, gate.handler()).await;
     append(&bench.db.producer(), [1]).await;
     let opening = async {
@@ -172,12 +172,14 @@ async fn each_event_has_the_whole_time() {
 
 #[tokio::test]
 async fn a_handler_that_hangs_in_a_statement_is_given_up_after_its_time() {
-    let (bench, switch) = running(config(), "SELECT pg_sleep(0.5)").await;
+    let (bench, switch) = running(config(), "SELECT pg_advisory_xact_lock(17)").await;
+    let mut lock = bench.db.connect(Role::Admin).await;
+    sqlx::query("SELECT pg_advisory_lock(17)").execute(&mut lock).await.unwrap();
     let waiting = async {
         eventually(DEADLINE, "the statement runs", async || {
             sqlx::query_scalar(
                 "SELECT EXISTS (SELECT FROM pg_stat_activity
-                                WHERE query = 'SELECT pg_sleep(0.5)' AND datname = current_database())",
+                                WHERE wait_event = 'advisory' AND datname = current_database())",
             )
             .fetch_one(&bench.db.admin())
             .await
@@ -191,6 +193,7 @@ async fn a_handler_that_hangs_in_a_statement_is_given_up_after_its_time() {
     switch.off();
     assert!(hands_out_fresh_connections(&bench.pool).await);
     // The server notices when the statement is done.
+    sqlx::query("SELECT pg_advisory_unlock(17)").execute(&mut lock).await.unwrap();
     eventually(DEADLINE, "the consumer is free", async || {
         bench.round().await.unwrap().outcome == Outcome::Processed
     })

@@ -1,13 +1,11 @@
 //! A database that vanishes without a word.
 
-use std::time::Duration;
-
 use seqline_testkit::{Role, eventually};
 use serde_json::json;
 
 use super::{client_of, done_for, for_sam};
 use crate::api::proxied;
-use crate::support::{DEADLINE, Sessions, run_sql, server_db};
+use crate::support::{DEADLINE, Sessions, as_admin, run_sql, server_db};
 use crate::worker::{Worker, server};
 use seqline::access::Rights;
 
@@ -55,10 +53,23 @@ async fn a_connection_that_is_lost_in_the_commit_of_a_change_leaves_the_outcome_
     let server = Worker::start(server(&db, "api").env("SEQLINE_DATABASE_URL", url)).await;
     let sam = client_of(&db, &server, "Sam", Rights { append: false, operate: true }).await;
     sam.get("/v1/consumers/mine").await.ok(200);
-    // The database has committed, and its answer is on the way.
-    proxy.delay(Duration::from_millis(300));
+    // In the commit it waits for this.
+    as_admin(
+        &db,
+        "CREATE FUNCTION public.wait() RETURNS trigger LANGUAGE plpgsql AS
+             $$ BEGIN PERFORM pg_advisory_xact_lock(17); RETURN NULL; END $$;
+         CREATE CONSTRAINT TRIGGER waits AFTER UPDATE ON seqline.event_consumers
+             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.wait()",
+    )
+    .await;
+    let mut lock = db.connect(Role::Admin).await;
+    run_sql(&mut lock, "SELECT pg_advisory_lock(17)").await;
     let asking = sam.clone();
     let asked = tokio::spawn(async move { asking.post("/v1/consumers/mine/pause", &json!({})).await });
+    Sessions::of(&db, Role::App).reach(1, "wait_event = 'advisory'").await;
+    // The database commits, and its answer does not arrive.
+    proxy.hold_answers();
+    run_sql(&mut lock, "SELECT pg_advisory_unlock(17)").await;
     let paused = "SELECT paused_at IS NOT NULL FROM seqline.event_consumers WHERE name = 'mine'";
     eventually(DEADLINE, "it is done", async || {
         sqlx::query_scalar(paused).fetch_one(&db.admin()).await.unwrap_or(false)
