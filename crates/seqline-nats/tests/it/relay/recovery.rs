@@ -14,9 +14,9 @@ use super::support::{FOREIGN, LONG, Stage, broker, config, run};
 const MANY: usize = 3000;
 
 /// Fills the stream with what no relay wrote.
-async fn publish_many(stage: &Stage) {
+async fn publish_many(stage: &Stage, count: usize) {
     let context = stage.context().await;
-    for _ in 0..MANY / 100 {
+    for _ in 0..count / 100 {
         let publishing = (0..100).map(|_| context.publish(FOREIGN, "foreign".into()));
         let storing = join_all(publishing).await.into_iter().map(async |sent| sent.unwrap().await);
         assert!(join_all(storing).await.iter().all(Result::is_ok));
@@ -47,7 +47,7 @@ async fn a_crash_while_it_walks_over_another_stream_does_not_hide_that_it_is_ano
     make_anew(&stage).await;
     // Where the walk begins.
     stage.publish_as_relay(1).await;
-    publish_many(&stage).await;
+    publish_many(&stage, MANY).await;
     let created = async || -> i64 {
         let created = sqlx::query_scalar("SELECT stream_created FROM seqline.relay_cursors");
         created.fetch_one(&stage.pool).await.unwrap()
@@ -76,7 +76,7 @@ async fn one_that_looks_back_for_long_is_not_taken_over() {
     stage.append(300).await;
     relay.drain_once().await.unwrap();
     make_anew(&stage).await;
-    publish_many(&stage).await;
+    publish_many(&stage, MANY).await;
     stage.append(10).await;
     proxy.delay(Duration::from_millis(200));
     let (running, standing_by) = (run(relay), stage.run_with(|config| config.lease = LEASE));
@@ -89,6 +89,30 @@ async fn one_that_looks_back_for_long_is_not_taken_over() {
     proxy.heal();
     running.stop().await;
     standing_by.stop().await;
+    stage.assert_once_in_order().await;
+}
+
+/// Neither is anything told twice for that, nor not at all.
+#[tokio::test]
+async fn a_stop_while_it_walks_leaves_all_to_the_next_one() {
+    /// More than is read at once, and walked over before the relay would be given up.
+    const FEW: usize = 600;
+    let server = NatsServer::start().await;
+    let stage = Stage::new(&server).await;
+    stage.append(10).await;
+    stage.relay().drain_once().await.unwrap();
+    stage.end_lease().await;
+    publish_many(&stage, FEW).await;
+    let (proxy, relay) = slow_relay(&stage, &server, LONG).await;
+    proxy.delay(Duration::from_millis(100));
+    let running = run(relay);
+    eventually(LONG, "it has begun", async || running.tally.active()).await;
+    running.stop().await;
+    assert!(stage.incidents().await.is_empty(), "it walked to the end");
+    assert_eq!(stage.position().await, 10);
+    stage.append(5).await;
+    stage.relay().drain_once().await.unwrap();
+    assert_eq!(stage.incidents().await.get("foreign_messages"), Some(&i64::try_from(FEW).unwrap()));
     stage.assert_once_in_order().await;
 }
 
