@@ -24,7 +24,6 @@ impl Relay {
         why: Option<&'static str>,
         stop: &CancellationToken,
     ) -> Result<(), RelayError> {
-        let (mut filled, mut outcome) = (Vec::new(), Ok(()));
         let mut left = VecDeque::from_iter(positions.iter().copied());
         while let Some(first) = left.pop_front() {
             let mut run: u32 = 1;
@@ -32,22 +31,14 @@ impl Relay {
                 left.pop_front();
                 run += 1;
             }
-            outcome = self.fill_run(&mut link, first, run, &mut filled, stop).await;
-            if outcome.is_err() || self.is_to_rest(stop) {
+            let filled = self.fill_run(&mut link, first, run, why, stop).await;
+            // Nobody finds out later that it was missing: it is told although not all went well, and of the rest not much later.
+            filled.and(self.tell().await)?;
+            if self.is_to_rest(stop) {
                 break;
             }
         }
-        if let (Some(first), Some(last)) = (filled.first(), filled.last()) {
-            let count = i64::try_from(filled.len()).unwrap_or(i64::MAX);
-            self.tally.add_published(count.unsigned_abs());
-            self.progress += count.unsigned_abs();
-            if let Some(kind) = why {
-                let positions = Some((*first, *last));
-                self.to_tell.push(Incident { kind, count, positions, stream_seq: None });
-                self.tell().await?;
-            }
-        }
-        outcome
+        Ok(())
     }
 
     async fn fill_run(
@@ -55,7 +46,7 @@ impl Relay {
         link: &mut Link,
         first: i64,
         count: u32,
-        filled: &mut Vec<i64>,
+        why: Option<&'static str>,
         stop: &CancellationToken,
     ) -> Result<(), RelayError> {
         let page = self.source.page(self.lease()?, first - 1, count).await?;
@@ -69,12 +60,31 @@ impl Relay {
                 break;
             }
             if self.fill_one(link, event).await? {
-                filled.push(event.seq);
+                self.tally.add_published(1);
+                self.progress += 1;
+                if let Some(kind) = why {
+                    self.has_filled(kind, event.seq);
+                }
             } else {
                 self.assumed.insert(event.seq);
             }
         }
         Ok(())
+    }
+
+    /// Adds to what is told next.
+    fn has_filled(&mut self, kind: &'static str, position: i64) {
+        let told = self.to_tell.iter_mut().find(|incident| incident.kind == kind);
+        match told.map(|incident| (&mut incident.count, &mut incident.positions)) {
+            Some((count, Some((first, last)))) => {
+                *count += 1;
+                (*first, *last) = (position.min(*first), position.max(*last));
+            }
+            _ => {
+                let positions = Some((position, position));
+                self.to_tell.push(Incident { kind, count: 1, positions, stream_seq: None });
+            }
+        }
     }
 
     fn is_to_rest(&self, stop: &CancellationToken) -> bool {

@@ -121,7 +121,7 @@ impl Relay {
     pub(super) async fn give_back(&mut self) {
         let clock = self.clock.clone();
         let giving_back = async {
-            if self.held.as_ref().is_some_and(|held| held.dirty) {
+            if self.held.as_ref().is_some_and(|held| held.dirty || !self.to_tell.is_empty()) {
                 // Whoever comes next walks a little further.
                 let _ = self.save().await;
             }

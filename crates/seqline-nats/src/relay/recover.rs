@@ -91,6 +91,9 @@ impl Relay {
                 let link = self.link(client.clone(), &info, &place, log.epoch).await?;
                 let why = if walk.deleted() > 0 { "published_again" } else { "hole_filled_late" };
                 self.fill(link, &missing, Some(why), stop).await?;
+                if stop.is_cancelled() {
+                    return Err(RelayError::Stopping);
+                }
                 ahead = None;
                 continue;
             }
@@ -102,6 +105,7 @@ impl Relay {
                 // What comes next is read before the stream is looked at for the last time, so that little can get in between.
                 None if crowded || behind > 0 => {
                     let page = self.source.page(self.lease()?, walk.position(), self.config.page).await?;
+                    self.held()?.told = page.told;
                     ahead = Some((log, page));
                 }
                 Some((_, page)) if crowded => {

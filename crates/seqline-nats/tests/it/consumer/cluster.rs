@@ -26,19 +26,21 @@ async fn leaders_that_are_killed_cost_no_effect_and_count_as_no_failure() {
             })
         })
     };
-    let mut config = RelayConfig::default();
-    config.stream = site.settings.clone();
+    let mut relaying = RelayConfig::default();
+    relaying.stream = site.settings.clone();
     let relay_broker = Broker::new(BrokerConfig::new(&site.url));
-    let mut relay = Relay::new(site.db.app_pool(3), relay_broker, config, Clock::system());
+    let mut relay = Relay::new(site.db.app_pool(3), relay_broker, relaying, Clock::system());
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     let relay = tokio::spawn(async move { relay.run(stopped).await });
-    let running = [site.start(PROBE, slow()), site.start(PROBE, slow())];
+    let mut config = quick();
+    config.handler_timeout = DEADLINE;
+    let running = [slow(), slow()].map(|probe| Running::start(site.runtime(PROBE, probe, config.clone())));
     let mut ids = Vec::new();
     for round in 0..2 {
+        open.send_replace(round * 300 + 150);
         ids.extend(site.append(round * 300 + 1..=round * 300 + 300).await);
         let done = ids.len() - 300;
-        open.send_replace(round * 300 + 150);
         eventually(DEADLINE, "they work", async || site.effects(PROBE).await.len() > done + 50).await;
         let leading = match round % 2 {
             0 => site.stream().await.cached_info().cluster.clone(),

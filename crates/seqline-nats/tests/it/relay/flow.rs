@@ -84,6 +84,7 @@ async fn what_was_published_and_not_saved_before_a_crash_is_there_once() {
     let running = stage.run_through(&proxy, |config| {
         config.save_interval = Duration::from_secs(600);
         config.lease = Duration::from_secs(600);
+        config.window = 500;
         config.ack_timeout = LONG;
     });
     stage.append(10).await;
@@ -91,7 +92,7 @@ async fn what_was_published_and_not_saved_before_a_crash_is_there_once() {
     proxy.hold_answers();
     stage.append(3000).await;
     let stored = async || stage.info().await.state.last_sequence;
-    eventually(LONG, "the window is full", async || stored().await == 1010).await;
+    eventually(LONG, "the window is full", async || stored().await == 510).await;
     running.crash().await;
     assert_eq!(stage.position().await, 10);
     stage.until_forgotten().await;
@@ -125,7 +126,7 @@ async fn crashes_anywhere_under_load_leave_each_event_once_in_order() {
 /// As many as the window holds are stored before the relay has heard of the first of them, and no more.
 #[tokio::test]
 async fn many_messages_are_under_way_at_once() {
-    for window in [1000, 3] {
+    for window in [500, 3] {
         let server = NatsServer::start().await;
         let proxy = FaultProxy::start(server.addr()).await.unwrap();
         let stage = Stage::at(&format!("nats://{}", proxy.addr())).await;

@@ -26,7 +26,7 @@ async fn without(subject: &str) -> NatsServer {
 /// A relay with that login, which gives up soon.
 fn limited(stage: &Stage) -> Relay {
     let mut to = BrokerConfig::new(stage.url.replace("nats://", "nats://relay:secret@"));
-    to.request_timeout = Duration::from_secs(2);
+    to.request_timeout = Duration::from_millis(500);
     let config = config(|config| config.ack_timeout = Duration::from_millis(200));
     Relay::new(stage.pool.clone(), Broker::new(to), config, Clock::system())
 }
