@@ -32,7 +32,7 @@ impl Relay {
                 run += 1;
             }
             let filled = self.fill_run(&mut link, first, run, why, stop).await;
-            // Nobody finds out later that it was missing: it is told although not all went well, and of the rest not much later.
+            // Nobody can find out later that it was missing: it is told page by page, also when not all of a page went well.
             filled.and(self.tell().await)?;
             if self.is_to_rest(stop) {
                 break;
