@@ -108,7 +108,8 @@ pub(crate) fn test(workspace: &Workspace, major: u32, args: &[OsString]) -> Resu
         let build = workspace.cargo(["build", "--workspace", "--all-features", "--locked"]);
         steps.run("build", &mut tell(build)?)?;
         needed.compile(&steps, workspace)?;
-        let test = workspace.cargo(["test", "--workspace", "--all-features", "--locked", "--"]);
+        let test =
+            workspace.cargo(["test", "--workspace", "--all-features", "--locked", "--no-fail-fast", "--"]);
         steps.run(&format!("all tests on PostgreSQL {version}"), tell(test)?.args(args))?;
         if args.is_empty() {
             needed.clients.iter().try_for_each(|clients| clients.test(&steps, workspace))?;

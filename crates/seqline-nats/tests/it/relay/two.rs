@@ -6,7 +6,7 @@ use seqline_nats::relay::RelayConfig;
 use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, eventually};
 
-use super::support::{LONG, Load, Stage};
+use super::support::{LONG, Load, Running, Stage, run};
 
 /// Of one that looks for its turn every eight seconds.
 const LEASE: Duration = Duration::from_secs(32);
@@ -42,26 +42,37 @@ async fn two_that_take_the_lease_from_each_other_do_not_interleave() {
     stage.assert_once_in_order().await;
 }
 
-/// Two of different names have leases that do not know each other, and nothing but the stream keeps them apart.
+/// Two of different names have leases that do not know each other, and nothing but the stream keeps them apart. Now one is silent and now the other,
+/// so long that the broker has forgotten the ids of what was published meanwhile.
 #[tokio::test]
 async fn two_that_never_notice_each_other_do_not_interleave() {
     let server = NatsServer::start().await;
+    let (way, other_way) =
+        (FaultProxy::start(server.addr()).await.unwrap(), FaultProxy::start(server.addr()).await.unwrap());
     let stage = Stage::new(&server).await;
     stage.stream_with(|config| config.duplicate_window = Duration::from_millis(100)).await;
     let load = Load::start(&stage.pool, 40, Duration::from_millis(6));
-    // Late enough for the broker to have forgotten the ids of what the first has published.
-    let late = |config: &mut RelayConfig| {
-        "second".clone_into(&mut config.name);
-        config.poll_interval = Duration::from_millis(500);
-    };
-    let (one, other) = (stage.run(), stage.run_with(late));
-    let both = || one.tally.published().min(other.tally.published());
-    eventually(LONG * 3, "both publish much", async || both() > 800).await;
+    let one = run(stage.relay_at(&format!("nats://{}", way.addr()), |_| {}));
+    let second = |config: &mut RelayConfig| "second".clone_into(&mut config.name);
+    let other = run(stage.relay_at(&format!("nats://{}", other_way.addr()), second));
+    for _ in 0..10 {
+        for (silent, other_way, relay) in [(&way, &other_way, &other), (&other_way, &way, &one)] {
+            // What this one sends from now on arrives when the other has taken the places that it is for.
+            silent.black_hole();
+            other_way.heal();
+            let published = relay.tally.published();
+            eventually(LONG, "the other publishes", async || relay.tally.published() > published + 400).await;
+        }
+    }
+    way.heal();
+    other_way.heal();
+    let came_late = failures(&one).min(failures(&other));
     load.stop().await;
     stage.until_published().await;
     one.stop().await;
     other.stop().await;
     stage.assert_once_in_order().await;
+    assert!(came_late >= 8, "{came_late} times, of ten that each was silent");
     assert!(stage.incidents().await.is_empty(), "{:?}", stage.incidents().await);
 }
 
@@ -91,4 +102,8 @@ async fn one_that_stands_by_takes_over_when_the_lease_runs_out_and_at_once_when_
 async fn generation(stage: &Stage) -> i64 {
     let generation = sqlx::query_scalar("SELECT generation FROM seqline.relay_cursors");
     generation.fetch_optional(&stage.pool).await.unwrap().unwrap_or(0)
+}
+
+fn failures(relay: &Running) -> u64 {
+    relay.tally.failures().iter().map(|(_, count)| count).sum()
 }
