@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::support::{FOREIGN, LONG, Load, Running, Stage};
+use super::two::silent_by_turns;
 
 /// More patience than with one broker: a cluster that chooses who leads is silent for a few seconds.
 const ELECTION: Duration = Duration::from_secs(5);
@@ -107,45 +108,17 @@ async fn connections_that_are_cut_again_and_again_leave_each_event_once_in_order
     assert!(noticed >= cuts, "{cuts} cuts, and {failures:?}");
 }
 
-/// Two of different names have leases that do not know each other, and nothing but the stream keeps them apart.
-/// It is over when each of them has published `enough`.
-async fn two_at_once(atomic_batches: Option<u32>, enough: u64) {
-    let cluster = NatsCluster::start(3).await;
-    let stage = Stage::on(&cluster).await;
-    stage
-        .stream_with(|config| {
-            config.duplicate_window = Duration::from_millis(100);
-            config.allow_atomic_publish = atomic_batches.is_some();
-        })
-        .await;
-    // With pauses in which the other one finds room.
-    let load = Load::start(&stage.pool, 40, Duration::from_millis(20));
-    let one = stage.run_with(|config| config.atomic_batches = atomic_batches);
-    // Late enough for the brokers to have forgotten the ids of what the first has published.
-    let other = stage.run_with(|config| {
-        "second".clone_into(&mut config.name);
-        config.poll_interval = Duration::from_millis(300);
-        config.atomic_batches = atomic_batches;
-    });
-    let both = || one.tally.published().min(other.tally.published());
-    eventually(LONG * 2, "both publish much", async || both() >= enough).await;
-    load.stop().await;
-    stage.until_published().await;
-    one.stop().await;
-    other.stop().await;
-    stage.assert_once_in_order().await;
-    assert!(stage.incidents().await.is_empty(), "{:?}", stage.incidents().await);
-}
-
 #[tokio::test]
 async fn two_relays_that_never_notice_each_other_leave_each_event_once_in_order() {
-    two_at_once(None, 200).await;
+    let cluster = NatsCluster::start(3).await;
+    silent_by_turns(&Stage::on(&cluster).await, cluster.node(0).addr(), None).await;
 }
 
 #[tokio::test]
 async fn two_relays_that_never_notice_each_other_leave_each_event_once_in_order_in_batches() {
+    let cluster = NatsCluster::start(3).await;
     // One who comes too late for a place has come too late for a whole batch.
-    two_at_once(Some(50), 50).await;
+    silent_by_turns(&Stage::on(&cluster).await, cluster.node(0).addr(), Some(50)).await;
 }
 
 /// Says of itself that it is an event of the log, of which only the id is wrong, and the history.

@@ -1,12 +1,13 @@
 //! Two relays at once, although there should be one.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use seqline_nats::relay::RelayConfig;
 use seqline_testkit::nats::NatsServer;
 use seqline_testkit::{FaultProxy, eventually};
 
-use super::support::{LONG, Load, Running, Stage, run};
+use super::support::{LONG, Load, Running, Stage};
 
 /// Of one that looks for its turn every eight seconds.
 const LEASE: Duration = Duration::from_secs(32);
@@ -43,23 +44,27 @@ async fn two_that_take_the_lease_from_each_other_do_not_interleave() {
 }
 
 /// Two of different names have leases that do not know each other, and nothing but the stream keeps them apart. Now one is silent and now the other,
-/// so long that the broker has forgotten the ids of what was published meanwhile.
-#[tokio::test]
-async fn two_that_never_notice_each_other_do_not_interleave() {
-    let server = NatsServer::start().await;
+/// so long that the brokers have forgotten the ids of what was published meanwhile.
+pub(super) async fn silent_by_turns(stage: &Stage, broker: SocketAddr, atomic_batches: Option<u32>) {
+    stage
+        .stream_with(|config| {
+            config.duplicate_window = Duration::from_millis(100);
+            config.allow_atomic_publish = atomic_batches.is_some();
+        })
+        .await;
     let (way, other_way) =
-        (FaultProxy::start(server.addr()).await.unwrap(), FaultProxy::start(server.addr()).await.unwrap());
-    let stage = Stage::new(&server).await;
-    stage.stream_with(|config| config.duplicate_window = Duration::from_millis(100)).await;
+        (FaultProxy::start(broker).await.unwrap(), FaultProxy::start(broker).await.unwrap());
     let load = Load::start(&stage.pool, 40, Duration::from_millis(6));
-    let one = run(stage.relay_at(&format!("nats://{}", way.addr()), |_| {}));
-    let second = |config: &mut RelayConfig| "second".clone_into(&mut config.name);
-    let other = run(stage.relay_at(&format!("nats://{}", other_way.addr()), second));
+    let one = stage.run_through(&way, |config| config.atomic_batches = atomic_batches);
+    let other = stage.run_through(&other_way, |config| {
+        "second".clone_into(&mut config.name);
+        config.atomic_batches = atomic_batches;
+    });
     for _ in 0..10 {
-        for (silent, other_way, relay) in [(&way, &other_way, &other), (&other_way, &way, &one)] {
+        for (silent, heard, relay) in [(&way, &other_way, &other), (&other_way, &way, &one)] {
             // What this one sends from now on arrives when the other has taken the places that it is for.
             silent.black_hole();
-            other_way.heal();
+            heard.heal();
             let published = relay.tally.published();
             eventually(LONG, "the other publishes", async || relay.tally.published() > published + 400).await;
         }
@@ -72,8 +77,15 @@ async fn two_that_never_notice_each_other_do_not_interleave() {
     one.stop().await;
     other.stop().await;
     stage.assert_once_in_order().await;
-    assert!(came_late >= 8, "{came_late} times, of ten that each was silent");
+    // Not each time: of one whose answers were under way when it fell silent, those alone can be enough when it is heard again.
+    assert!(came_late >= 3, "{came_late} times, of ten that each was silent");
     assert!(stage.incidents().await.is_empty(), "{:?}", stage.incidents().await);
+}
+
+#[tokio::test]
+async fn two_that_never_notice_each_other_do_not_interleave() {
+    let server = NatsServer::start().await;
+    silent_by_turns(&Stage::new(&server).await, server.addr(), None).await;
 }
 
 #[tokio::test]
