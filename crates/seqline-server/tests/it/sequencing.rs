@@ -221,6 +221,7 @@ async fn up_numbers_after_commit_as_long_as_it_runs() {
     up.talk_until("Ready").await;
     let change = on(&db, Role::App, ["settings", "sequencing", "after_commit"]).ok().await;
     assert_eq!(change, "events are numbered after commit from now on, by the sequencer\n");
+    eventually(DEADLINE, "the sequencer has the lease", async || holder(&db).await.is_some()).await;
     assert!(on(&db, Role::App, APPEND).ok().await.starts_with("1 "));
     up.signal(Signal::SIGTERM);
     let outcome = up.end().await;

@@ -89,6 +89,17 @@ impl Worker {
         Some(value.parse().expect("a figure is a number"))
     }
 
+    /// The same, once it is there. On a busy machine figures of the database are missing now and then: those that are old are not shown.
+    pub(crate) async fn figure_there(&self, line: &str) -> f64 {
+        let mut figure = None;
+        eventually(DEADLINE, &format!("there is {line}"), async || {
+            figure = self.figure(line).await;
+            figure.is_some()
+        })
+        .await;
+        figure.unwrap()
+    }
+
     /// Waits for the value of a line of its metrics.
     pub(crate) async fn shows(&self, line: &str, value: f64) {
         eventually(DEADLINE, &format!("{line} is {value}"), async || self.figure(line).await == Some(value))

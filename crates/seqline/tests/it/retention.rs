@@ -366,11 +366,12 @@ async fn a_server_that_does_not_answer_ends_a_run_and_the_next_one_works() {
     let proxy = FaultProxy::start(([127, 0, 0, 1], port).into()).await.unwrap();
     let options = db.options(Role::App).port(proxy.addr().port());
     let pool = PgPoolOptions::new().max_connections(1).connect_lazy_with(options);
-    let config = MaintenanceConfig { statement_timeout: Duration::from_millis(300), ..config() };
-    let (maintenance, _hand) = at_present(pool, config);
+    let (maintenance, _hand) = at_present(pool.clone(), config());
     maintenance.run().await.unwrap();
     proxy.black_hole();
-    let error = maintenance.run().await.unwrap_err();
+    let config = MaintenanceConfig { statement_timeout: Duration::from_millis(300), ..config() };
+    let (impatient, _hand) = at_present(pool, config);
+    let error = impatient.run().await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
     proxy.heal();
     // What is new goes through a new connection: the old one is not used again.

@@ -156,9 +156,9 @@ async fn processes_that_are_killed_while_they_work_double_nothing() {
     let site = Site::new().await;
     let mut ids = Vec::new();
     for round in 0..5 {
+        let before = site.effects(PROBE).await.len();
         let victims = [(); 2].map(|()| victim_of(&site, "consumer::crashes::handling_victim"));
         ids.extend(site.feed(round * 60 + 1..=round * 60 + 60).await);
-        let before = site.effects(PROBE).await.len();
         eventually(DEADLINE, "some are handled", async || site.effects(PROBE).await.len() > before).await;
         victims.into_iter().for_each(kills);
     }

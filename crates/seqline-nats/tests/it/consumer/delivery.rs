@@ -233,13 +233,13 @@ async fn a_slow_handler_is_not_run_twice() {
         let slow = number(event) == 1;
         Box::pin(async move {
             if slow {
-                sqlx::query("SELECT pg_sleep(5)").execute(context.connection()).await?;
+                sqlx::query("SELECT pg_sleep(9)").execute(context.connection()).await?;
             }
             Ok(())
         })
     });
     let mut config = quick();
-    config.ack_wait = std::time::Duration::from_secs(2);
+    config.ack_wait = std::time::Duration::from_secs(4);
     config.statement_timeout = std::time::Duration::from_secs(30);
     let running = [
         Running::start(site.runtime(PROBE, probe.clone(), config.clone())),

@@ -13,7 +13,7 @@ async fn what_is_in_hand_stays_there_while_the_database_refuses_each_pass() {
     let site = Site::new().await;
     site.feed(1..=1).await;
     let mut config = quick();
-    config.ack_wait = Duration::from_secs(1);
+    config.ack_wait = Duration::from_secs(3);
     let running = Running::start(site.runtime(PROBE, Probe::plain(), config));
     eventually(DEADLINE, "it runs", async || running.tally.handled() == 1).await;
     let close = "ALTER TABLE seqline.dead_letters ADD CONSTRAINT closed CHECK (false) NOT VALID";
@@ -24,7 +24,7 @@ async fn what_is_in_hand_stays_there_while_the_database_refuses_each_pass() {
     let other = site.start(PROBE, Probe::plain());
     let clock = Clock::system();
     eventually(DEADLINE, "the broker would give it out again", async || {
-        clock.elapsed() > Duration::from_secs(4)
+        clock.elapsed() > Duration::from_secs(8)
     })
     .await;
     let info = site.info(PROBE).await;

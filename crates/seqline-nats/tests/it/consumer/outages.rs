@@ -13,8 +13,8 @@ use crate::older::older_broker;
 
 fn impatient() -> seqline_nats::consumer::StreamConsumerConfig {
     let mut config = quick();
-    config.ack_wait = Duration::from_secs(1);
-    config.statement_timeout = Duration::from_millis(500);
+    config.ack_wait = Duration::from_secs(2);
+    config.statement_timeout = Duration::from_secs(1);
     config
 }
 

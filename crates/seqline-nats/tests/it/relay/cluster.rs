@@ -26,9 +26,15 @@ async fn until_more(running: &Running, more: u64) {
     eventually(LONG, "it publishes", async || running.tally.published() >= before + more).await;
 }
 
-/// The name of the node that leads the stream.
+/// The name of the node that leads the stream, once there is one.
 async fn leader(stage: &Stage) -> String {
-    stage.info().await.cluster.and_then(|cluster| cluster.leader).expect("somebody leads")
+    let mut leader = None;
+    eventually(LONG, "somebody leads", async || {
+        leader = stage.info().await.cluster.and_then(|cluster| cluster.leader);
+        leader.is_some()
+    })
+    .await;
+    leader.expect("somebody leads")
 }
 
 /// The address of a node that does not lead the stream.

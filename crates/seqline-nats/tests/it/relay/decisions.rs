@@ -20,11 +20,12 @@ async fn a_pause_keeps_the_lease_and_sends_nothing_until_it_is_over() {
     eventually(LONG, "it knows", async || running.tally.behind() == 50).await;
     let clock = seqline::Clock::system();
     eventually(LONG, "the lease would have run out", async || clock.elapsed() > Duration::from_secs(2)).await;
-    let held: bool = sqlx::query_scalar("SELECT leased_until > clock_timestamp() FROM seqline.relay_cursors")
-        .fetch_one(&stage.pool)
-        .await
-        .unwrap();
-    assert!(held && running.tally.active());
+    // Not by now for certain, on a busy machine; but who does not prolong it never has it again.
+    let held = "SELECT leased_until > clock_timestamp() FROM seqline.relay_cursors";
+    eventually(LONG, "it holds the lease", async || {
+        sqlx::query_scalar::<_, bool>(held).fetch_one(&stage.pool).await.unwrap() && running.tally.active()
+    })
+    .await;
     assert_eq!((stage.position().await, stage.positions().await.len()), (100, 100));
     stage.sql("SELECT seqline.set_relay_paused('jetstream', false, 'seen')").await;
     stage.until_published().await;

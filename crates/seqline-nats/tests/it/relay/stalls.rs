@@ -23,10 +23,10 @@ async fn without(subject: &str) -> NatsServer {
     NatsServer::with(NatsOptions::default().lines(&lines)).await
 }
 
-/// A relay with that login, which gives up soon.
-fn limited(stage: &Stage) -> Relay {
+/// A relay with that login, which gives up a message soon, and a request after so long.
+fn limited(stage: &Stage, request_timeout: Duration) -> Relay {
     let mut to = BrokerConfig::new(stage.url.replace("nats://", "nats://relay:secret@"));
-    to.request_timeout = Duration::from_millis(500);
+    to.request_timeout = request_timeout;
     let config = config(|config| config.ack_timeout = Duration::from_millis(200));
     Relay::new(stage.pool.clone(), Broker::new(to), config, Clock::system())
 }
@@ -47,7 +47,7 @@ async fn who_may_not_publish_is_named_once() {
         .await;
     stage.append(10).await;
     let (lines, _guard) = capture();
-    let running = run(limited(&stage));
+    let running = run(limited(&stage, LONG));
     is_stalled_by(&stage, "unacknowledged").await;
     assert_eq!(running.tally.stalled_by(), Some("unacknowledged"));
     running.stop().await;
@@ -63,7 +63,7 @@ async fn who_may_not_read_the_stream_is_named() {
     stage.append(10).await;
     stage.relay().drain_once().await.unwrap();
     stage.set_cursor(7, 7, 7).await;
-    let running = run(limited(&stage));
+    let running = run(limited(&stage, Duration::from_millis(500)));
     is_stalled_by(&stage, "unread").await;
     running.stop().await;
 }

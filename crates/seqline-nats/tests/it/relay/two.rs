@@ -67,6 +67,7 @@ pub(super) async fn silent_by_turns(stage: &Stage, broker: SocketAddr, atomic_ba
             heard.heal();
             let published = relay.tally.published();
             eventually(LONG, "the other publishes", async || relay.tally.published() > published + 400).await;
+            stage.until_forgotten().await;
         }
     }
     way.heal();

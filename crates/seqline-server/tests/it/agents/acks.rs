@@ -55,7 +55,7 @@ async fn a_position_of_another_history_is_not_acknowledged() {
 
 #[tokio::test]
 async fn events_of_a_lost_answer_come_again_and_are_not_acknowledged_away() {
-    let site = Site::new(&[("agent.ack_timeout", "2s"), ("agent.ack_persist_interval", "1s")]).await;
+    let site = Site::new(&[("agent.ack_timeout", "10s"), ("agent.ack_persist_interval", "1s")]).await;
     let invoices = &site.consumer;
     invoices.poll("").await;
     site.append(2).await;

@@ -229,6 +229,8 @@ async fn a_log_that_is_read_only_says_so_and_takes_events_again_afterwards() {
 
 /// Lets requests wait for the numbering lock, so that they come together, until the guard is dropped.
 pub(super) async fn held(db: &TestDb) -> sqlx::PgTransaction<'static> {
+    // However long that takes.
+    as_admin(db, "UPDATE seqline.settings SET numbering_lock_timeout_ms = 600000").await;
     let mut tx = seqline::begin(&db.admin()).await.unwrap();
     sqlx::query("LOCK TABLE seqline.numbering").execute(&mut *tx).await.unwrap();
     tx

@@ -47,10 +47,10 @@ impl Connection {
     }
 }
 
-/// A server whose clients have to take something of their answers soon.
-async fn impatient(db: &TestDb) -> (Worker, String, String) {
+/// A server whose clients have to take something of their answers within that time.
+async fn impatient(db: &TestDb, within: &str) -> (Worker, String, String) {
     let token = token(db, "shop", APPEND).await;
-    let server = Worker::start(server(db, "api").env("SEQLINE_API__WRITE_TIMEOUT", "500ms")).await;
+    let server = Worker::start(server(db, "api").env("SEQLINE_API__WRITE_TIMEOUT", within)).await;
     let address = server.api().await;
     (server, address, token)
 }
@@ -58,7 +58,7 @@ async fn impatient(db: &TestDb) -> (Worker, String, String) {
 #[tokio::test]
 async fn a_client_that_lets_nothing_be_sent_loses_its_connection() {
     let db = server_db().await;
-    let (server, address, token) = impatient(&db).await;
+    let (server, address, token) = impatient(&db, "500ms").await;
     // Nothing at all, or a beginning of it that is soon used up.
     for window in [0, 1, 1000] {
         let mut connection = Connection::new(&address, &token, window).await;
@@ -77,12 +77,12 @@ async fn a_client_that_lets_nothing_be_sent_loses_its_connection() {
 #[tokio::test]
 async fn one_that_takes_its_answers_and_waits_for_more_keeps_it() {
     let db = server_db().await;
-    let (server, address, token) = impatient(&db).await;
+    let (server, address, token) = impatient(&db, "3s").await;
     let client = Client::new(&address).token(&token);
     let mut connection = Connection::new(&address, &token, 20_000).await;
     let mut stream = connection.get("/v1/events/stream?after=head").await.into_body();
     // Longer than anything may be left untaken.
-    let waited = connection.get("/v1/events?after=head&wait=2").await;
+    let waited = connection.get("/v1/events?after=head&wait=6").await;
     assert_eq!(waited.status(), 200);
     waited.into_body().collect().await.unwrap();
     let document = connection.get("/v1/openapi.json").await.into_body().collect().await.unwrap().to_bytes();

@@ -28,7 +28,7 @@ async fn watcher(db: &TestDb) -> Worker {
 }
 
 async fn figure(api: &Worker) -> f64 {
-    api.figure("seqline_db_oldest_transaction_age_seconds").await.expect("there is a figure")
+    api.figure_there("seqline_db_oldest_transaction_age_seconds").await
 }
 
 /// Waits until a query says yes.

@@ -2,11 +2,12 @@
 
 use seqline::access::Grant;
 use seqline::{NewEvent, Payload};
+use seqline_testkit::eventually;
 use serde_json::json;
 
 use super::client::number;
 use super::{Site, append_all, order};
-use crate::support::{PLANTED, append};
+use crate::support::{DEADLINE, PLANTED, append};
 
 #[tokio::test]
 async fn everything_is_read_page_by_page_once_each_and_the_last_page_says_so() {
@@ -14,6 +15,8 @@ async fn everything_is_read_page_by_page_once_each_and_the_last_page_says_so() {
     append(&site.db.app(), 1..=25).await;
     site.db.settled().await;
     let alex = site.user("alex", &[]).await;
+    eventually(DEADLINE, "the server knows them", async || number(&alex.page("after=head").await.head) == 25)
+        .await;
     let (mut after, mut seqs, mut pages) = ("oldest".to_owned(), Vec::new(), 0);
     loop {
         let page = alex.page(&format!("after={after}&limit=10")).await;

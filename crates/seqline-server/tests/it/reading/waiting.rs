@@ -40,7 +40,7 @@ async fn a_thousand_wait_without_a_thread_or_a_connection_to_the_database_each_a
     // Some are made when they are needed, as for a file, and none for somebody who waits.
     let more = threads_of(site.server.running.pid()).saturating_sub(threads);
     assert!(more <= 4, "{more} threads more than {threads}");
-    append(&site.db.app(), [1]).await;
+    append(&site.db.producer(), [1]).await;
     for page in join_all(waiting).await {
         let page = page.unwrap();
         assert_eq!((page.seqs(), number(&page.next)), (vec![1], 1));

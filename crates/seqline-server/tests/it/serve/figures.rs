@@ -2,10 +2,10 @@
 
 use seqline::access::PrincipalKind;
 use seqline_testkit::nats::NatsServer;
-use seqline_testkit::{Role, TestDb};
+use seqline_testkit::{Role, TestDb, eventually};
 
 use crate::agents::agent;
-use crate::support::{Seqline, append, as_admin, on, run_sql, server_db, small_partitions};
+use crate::support::{DEADLINE, Seqline, append, as_admin, on, run_sql, server_db, small_partitions};
 use crate::worker::{Worker, get, server, worker};
 
 fn quick(server: Seqline) -> Seqline {
@@ -40,9 +40,9 @@ async fn lag_and_age_of_a_consumer_are_shown_by_a_process_that_does_not_run_it()
         .await;
     let api = Worker::start(quick(server(&db, "api"))).await;
     api.shows(lag, 3.0).await;
-    let pending = api.figure(age).await.expect("there is an age");
+    let pending = api.figure_there(age).await;
     assert!((3600.0..4000.0).contains(&pending), "{pending}");
-    assert_eq!(api.figure("seqline_event_appended_total").await, Some(5.0));
+    assert_eq!(api.figure_there("seqline_event_appended_total").await, 5.0);
     pause(&db).await;
     api.shows("seqline_event_consumer_paused{seqline_consumer_name=\"recorder\"}", 1.0).await;
     api.stop().await;
@@ -69,7 +69,7 @@ async fn whoever_waits_for_the_numbering_lock_and_an_old_transaction_are_shown()
     let pool = db.app();
     let waiting = tokio::spawn(async move { append(&pool, [1]).await });
     api.shows("seqline_numbering_lock_waiters", 1.0).await;
-    let wait = api.figure("seqline_numbering_lock_wait_seconds").await.expect("there is a wait");
+    let wait = api.figure_there("seqline_numbering_lock_wait_seconds").await;
     assert!(wait >= 0.0);
     run_sql(&mut holder, "COMMIT").await;
     waiting.await.unwrap();
@@ -77,7 +77,7 @@ async fn whoever_waits_for_the_numbering_lock_and_an_old_transaction_are_shown()
     // Its own role's transactions are seen without further rights.
     let mut old = db.connect(Role::App).await;
     run_sql(&mut old, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT seqline.head()").await;
-    seqline_testkit::eventually(crate::support::DEADLINE, "the old transaction is shown", async || {
+    eventually(DEADLINE, "the old transaction is shown", async || {
         api.figure("seqline_db_oldest_transaction_age_seconds").await.is_some_and(|age| age > 0.0)
     })
     .await;
@@ -90,7 +90,7 @@ async fn jobs_and_rounds_are_counted() {
     let worker = Worker::start(quick(worker(&db))).await;
     worker.says("partition maintenance done").await;
     worker.shows("seqline_jobs_count{seqline_job_state=\"completed\"}", 1.0).await;
-    assert!(worker.figure("seqline_partition_maintenance_age_seconds").await.is_some_and(|age| age >= 0.0));
+    assert!(worker.figure_there("seqline_partition_maintenance_age_seconds").await >= 0.0);
     append(&db.app(), 1..=3).await;
     worker.shows("seqline_consumer_events_total{seqline_consumer_name=\"recorder\"}", 3.0).await;
     let rounds = "seqline_consumer_rounds_total{seqline_consumer_name=\"recorder\",seqline_round_outcome=\"progressed\"}";
@@ -124,7 +124,12 @@ async fn every_metric_that_is_shown_is_in_the_catalogue_and_has_its_attributes_o
     server
         .shows("seqline_stream_consumer_dead_letters{seqline_stream_consumer_name=\"recorder\"}", 0.0)
         .await;
-    let (_, text) = server.get("/metrics").await;
+    let mut text = String::new();
+    eventually(DEADLINE, "figures of the database", async || {
+        text = server.get("/metrics").await.1;
+        text.contains("\nseqline_log_head ")
+    })
+    .await;
     let names = names(&text);
     let known = |name: &&str| METRICS.iter().any(|metric| metric.prometheus_name() == **name);
     let unknown: Vec<_> = names.iter().filter(|name| !known(name)).collect();
@@ -161,10 +166,8 @@ async fn a_scrape_is_answered_while_the_reads_behind_it_hang_and_shows_nothing_o
     api.shows("seqline_log_head", 0.0).await;
     let mut holder = db.connect(Role::Admin).await;
     run_sql(&mut holder, "BEGIN; LOCK TABLE seqline.event_consumer_cursors IN ACCESS EXCLUSIVE MODE").await;
-    seqline_testkit::eventually(crate::support::DEADLINE, "old figures are gone", async || {
-        api.figure("seqline_log_head").await.is_none()
-    })
-    .await;
+    eventually(DEADLINE, "old figures are gone", async || api.figure("seqline_log_head").await.is_none())
+        .await;
     // What this process knows by itself is still there.
     assert_eq!(api.figure("seqline_db_up").await, Some(1.0));
     run_sql(&mut holder, "COMMIT").await;

@@ -521,7 +521,7 @@ async fn all_pause(hand: &ClockHand, failing: usize) {
 }
 
 /// A worker has had its first round and found nothing to do: what it says or does last then.
-async fn has_nothing_to_do(db: &TestDb) {
+pub(crate) async fn has_nothing_to_do(db: &TestDb) {
     eventually(DEADLINE, "the first round", async || {
         sqlx::query_scalar(
             "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = $1

@@ -130,6 +130,7 @@ pub(crate) async fn end_a_connection(db: &TestDb, random: &mut fastrand::Rng) {
 async fn each_event_is_handled_once_and_in_order_whatever_happens() {
     let clock = Clock::system();
     let begin = clock.now();
+    let mut handled = 0;
     for seed in seeds(CASES) {
         if clock.now() - begin > TIME {
             break;
@@ -146,6 +147,8 @@ async fn each_event_is_handled_once_and_in_order_whatever_happens() {
         workers.spawn(strike(stage.clone(), strikes));
         let tally = stage.play(workers).await;
         println!("{:?} {tally:?}", clock.now() - begin);
-        assert!(tally.handled > 0, "there was nothing to do");
+        handled += tally.handled;
     }
+    // Not in each case: its filter may let nothing through.
+    assert!(handled > 0, "there was nothing to do");
 }

@@ -218,15 +218,15 @@ async fn terminating_the_waking_backend_while_writers_run_loses_nothing() {
     running.stops().await;
 }
 
-/// How often was asked over a proxy, once that has come to rest: twice the same with other work in between.
-async fn settled(proxy: &FaultProxy, db: &TestDb) -> u64 {
+/// How often a pool was asked over a proxy, once that has come to rest: twice the same with other work in between, and nobody has a connection.
+async fn settled(proxy: &FaultProxy, pool: &PgPool, db: &TestDb) -> u64 {
     let mut last = proxy.requests();
     loop {
         for _ in 0..20 {
             cursor(db, PROBE).await;
         }
         let now = proxy.requests();
-        if now == last {
+        if now == last && pool.num_idle() == pool.size() as usize {
             return now;
         }
         last = now;
@@ -242,15 +242,15 @@ async fn polling_costs_one_look_however_many_consumers_there_are() {
     let (clock, hand) = manual();
     let many = (0..20).map(|n| Consumer::new(name(&format!("idle_{n}")), plain()));
     let listen = through(&refusing, &db, Role::App);
-    let running = Running::start(consumers(pool, listen, config(), clock, many));
+    let running = Running::start(consumers(pool.clone(), listen, config(), clock, many));
     eventually(DEADLINE, "the cursors", async || cursor(&db, "idle_19").await == 0).await;
     all_pause(&hand, 0).await;
-    let mut asked = settled(&counting, &db).await;
+    let mut asked = settled(&counting, &pool, &db).await;
     for _ in 0..5 {
         hand.advance(POLL);
         all_pause(&hand, 0).await;
         eventually(DEADLINE, "the look", async || counting.requests() > asked).await;
-        let now = settled(&counting, &db).await;
+        let now = settled(&counting, &pool, &db).await;
         // One statement, and the pool asks before and after it whether the connection is alive.
         assert!(now - asked <= 3, "{} requests for a poll", now - asked);
         asked = now;

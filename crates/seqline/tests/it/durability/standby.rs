@@ -71,7 +71,7 @@ impl Sink for Seen {
     }
 }
 
-/// A tail that gives up soon and tries again.
+/// A tail that gives up after a while and tries again.
 struct Following {
     seen: Seen,
     position: watch::Receiver<i64>,
@@ -79,12 +79,12 @@ struct Following {
     _stop: tokio_util::sync::DropGuard,
 }
 
-async fn follow(db: &TestDb) -> Following {
+async fn follow(db: &TestDb, statement_timeout: Duration) -> Following {
     let config = TailConfig {
         start: Start::After(0),
         poll_interval: Duration::from_millis(20),
         listen_reconnect_backoff_cap: BACKOFF_CAP,
-        statement_timeout: IMPATIENT,
+        statement_timeout,
         ..TailConfig::default()
     };
     let tail =
@@ -172,7 +172,7 @@ async fn at_commit_while_the_standby_is(away: Away) {
     let mut pair = Pair::new(Sequencing::AtCommit).await;
     let mut admin = pair.db.connect(Role::Admin).await;
     append(&pair.db.app(), [1]).await;
-    let tail = follow(&pair.db).await;
+    let tail = follow(&pair.db, IMPATIENT).await;
     tail.reaches(1).await;
 
     match away {
@@ -222,10 +222,10 @@ async fn numbering_at_commit_goes_on_and_nothing_is_answered_or_given_while_the_
     Box::pin(at_commit_while_the_standby_is(Away::Stopped)).await;
 }
 
-/// A sequencer that gives up soon and tries again. It has a login of its own, so that its processes can be told from others.
-fn sequence(db: &TestDb, stop: &CancellationToken) -> JoinHandle<()> {
+/// A sequencer that gives up after a while and tries again. It has a login of its own, so that its processes can be told from others.
+fn sequence(db: &TestDb, stop: &CancellationToken, statement_timeout: Duration) -> JoinHandle<()> {
     let config = SequencerConfig {
-        statement_timeout: IMPATIENT,
+        statement_timeout,
         reconnect_backoff_cap: BACKOFF_CAP,
         ..SequencerConfig::default()
     };
@@ -238,9 +238,9 @@ async fn numbering_after_commit_waits_for_the_standby_and_does_not_fill_the_serv
     let mut pair = Pair::new(Sequencing::AfterCommit).await;
     let mut admin = pair.db.connect(Role::Admin).await;
     let stop = CancellationToken::new();
-    let sequencer = sequence(&pair.db, &stop);
+    let sequencer = sequence(&pair.db, &stop, IMPATIENT);
     append(&pair.db.producer(), [1]).await;
-    let tail = follow(&pair.db).await;
+    let tail = follow(&pair.db, IMPATIENT).await;
     tail.reaches(1).await;
     // As in production: whoever waits for the numbering lock is told by the server before giving up.
     sqlx::query("UPDATE seqline.settings SET numbering_lock_timeout_ms = 150")
@@ -284,8 +284,8 @@ async fn write_until_it_fails(pool: PgPool) -> Vec<Uuid> {
 async fn survives_a_takeover(sequencing: Sequencing) {
     let mut pair = Pair::new(sequencing).await;
     let stop = CancellationToken::new();
-    let sequencer = sequence(&pair.db, &stop);
-    let tail = follow(&pair.db).await;
+    let sequencer = sequence(&pair.db, &stop, DEADLINE);
+    let tail = follow(&pair.db, DEADLINE).await;
     let pool = pair.db.producer();
     let writers: Vec<_> = (0..4).map(|_| tokio::spawn(write_until_it_fails(pool.clone()))).collect();
     tail.reaches(100).await;

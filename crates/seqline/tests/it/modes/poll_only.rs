@@ -59,6 +59,7 @@ async fn only_the_poll_interval_wakes_them() {
         consumers::Running::start(consumers::consumers(db.app_pool(5), options, config, clock, list));
     // The poll waits, with its own hold of the clock and that of the consumers.
     eventually(DEADLINE, "the poll", async || cursor(&db, "probe").await == 0 && hand.receivers() >= 2).await;
+    consumers::has_nothing_to_do(&db).await;
     append(&db.producer(), [1]).await;
     assert_eq!(cursor(&db, "probe").await, 0);
     assert_eq!(listeners(&db).await, 0);

@@ -57,12 +57,12 @@ async fn a_dump_that_only_reads_is_not_taken_for_the_holder() {
 #[tokio::test]
 async fn a_wait_in_vain_can_be_retried_and_had_no_effect() {
     let db = impatient().await;
-    let holder = hold_numbering_lock(&db).await;
+    let mut holder = hold_numbering_lock(&db).await;
     let error = commit_in_vain(&db).await;
     assert!(matches!(error, CommitError::NumberingLock { .. }), "{error}");
     assert_eq!((error.is_retryable(), error.had_no_effect()), (true, true));
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    holder.close().await.unwrap();
+    sqlx::raw_sql("ROLLBACK").execute(&mut holder).await.unwrap();
     append(&db.producer(), [2]).await;
     assert_eq!(numbers(&mut db.connect(Role::Reader).await).await, [2]);
     assert_nothing_staged(&mut db.connect(Role::Admin).await).await;

@@ -366,6 +366,8 @@ async fn rounds_and_drops_at_once_lose_nothing() {
     small_partitions(&db, 5, 4).await;
     let running =
         crate::consumers::Running::on(&db, crate::consumers::quick(), Clock::system(), [probe(plain())]);
+    // Who does not stand anywhere yet holds nothing.
+    reaches(&db, "probe", 0).await;
     let config = MaintenanceConfig {
         retention: Duration::ZERO,
         retention_hold: 30 * DAY,

@@ -24,7 +24,9 @@ async fn another_takes_over_from_one_that_says_nothing_any_more() {
     let db = TestDb::at_commit().await;
     change(&db, Sequencing::AfterCommit).await;
     let start = || {
-        let sequencer = Sequencer::new(db.pool(Role::App, 2), SequencerConfig::default(), Clock::system());
+        // Longer than the first may stand still on a busy machine.
+        let config = SequencerConfig { lease: Duration::from_secs(6), ..SequencerConfig::default() };
+        let sequencer = Sequencer::new(db.pool(Role::App, 2), config, Clock::system());
         tokio::spawn(sequencer.run(CancellationToken::new()))
     };
     let first = start();

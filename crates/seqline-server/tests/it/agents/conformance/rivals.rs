@@ -1,47 +1,51 @@
 //! Two instances of an agent that take its consumer from each other, at two servers.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+use seqline_testkit::eventually;
 
 use super::{Gateway, Place, Rest, SOON, Site, Transport};
+use crate::support::DEADLINE;
 
-/// How many events there are.
+/// How many events there are at least, and how many of them come at once.
 const EVENTS: i64 = 300;
+const AT_ONCE: i64 = 10;
 /// How often each comes back after it was replaced.
 const TRIES: usize = 8;
 
-/// What both have handled.
-type Handled = Arc<Mutex<BTreeSet<i64>>>;
+/// What both have handled, and the last event, once it is known.
+struct Work {
+    handled: Mutex<BTreeSet<i64>>,
+    last: AtomicI64,
+}
 
-/// Handles and acknowledges event after event, and takes the consumer back a few times.
-async fn instance<T: Transport>(place: Place, handled: Handled) -> usize {
-    let mut replaced = 0;
+/// Handles and acknowledges event after event, and takes the consumer back a few times. Counts how often it was replaced.
+async fn instance<T: Transport>(place: Place, work: &Work, replaced: &AtomicUsize) {
+    let is_last = |seq: i64| seq == work.last.load(Ordering::SeqCst);
     loop {
         let (mut agent, begun) = T::begin(&place).await;
-        let unhandled = |acked: i64| (1..=acked).find(|seq| !handled.lock().unwrap().contains(seq));
+        let unhandled = |acked: i64| (1..=acked).find(|seq| !work.handled.lock().unwrap().contains(seq));
         assert_eq!(unhandled(begun.acked), None, "acknowledged and handled by nobody");
         let mut last = begun.acked;
-        while last < EVENTS {
+        while !is_last(last) {
             let Ok((seq, redelivered)) = agent.next().await else { break };
             assert_eq!((seq, redelivered), (last + 1, false));
-            handled.lock().unwrap().insert(seq);
+            work.handled.lock().unwrap().insert(seq);
             last = seq;
             let answer = agent.acknowledges(&format!("{{\"seq\": {seq}}}")).await;
             if answer.is_err_and(|refusal| refusal.ended) {
                 break;
             }
         }
-        if last == EVENTS {
-            return replaced;
-        }
-        replaced += 1;
-        if replaced > TRIES {
-            return replaced;
+        if is_last(last) || replaced.fetch_add(1, Ordering::SeqCst) >= TRIES {
+            return;
         }
     }
 }
 
-async fn rivals<A: Transport + 'static, B: Transport + 'static>() {
+async fn rivals<A: Transport, B: Transport>() {
     let keys = [
         SOON,
         ("agent.max_inflight_events", "20"),
@@ -50,22 +54,29 @@ async fn rivals<A: Transport + 'static, B: Transport + 'static>() {
     ];
     let site = Site::new(&keys).await;
     let (other, there) = site.another_server(&keys).await;
-    let handled = Handled::default();
+    let work = Work { handled: Mutex::default(), last: AtomicI64::new(i64::MAX) };
+    let (first, second) = (AtomicUsize::new(0), AtomicUsize::new(0));
     A::begin(&site.place()).await;
     let elsewhere = site.place_of(&site.token, &there);
     let appending = async {
-        for _ in 0..EVENTS / 10 {
-            site.append(10).await;
-        }
+        let mut appended = 0;
+        eventually(DEADLINE, "each was replaced by the other", async || {
+            site.append(AT_ONCE).await;
+            appended += AT_ONCE;
+            appended >= EVENTS && [&first, &second].iter().all(|replaced| replaced.load(Ordering::SeqCst) > 0)
+        })
+        .await;
+        work.last.store(appended + AT_ONCE, Ordering::SeqCst);
+        site.append(AT_ONCE).await;
     };
-    let (first, second, ()) = tokio::join!(
-        instance::<A>(site.place(), handled.clone()),
-        instance::<B>(elsewhere, handled.clone()),
+    tokio::join!(
+        instance::<A>(site.place(), &work, &first),
+        instance::<B>(elsewhere, &work, &second),
         appending
     );
-    assert!(first > 0 && second > 0, "they did not take it from each other: {first} {second}");
-    assert_eq!(*handled.lock().unwrap(), (1..=EVENTS).collect());
-    site.stands_at(EVENTS).await;
+    let last = work.last.into_inner();
+    assert_eq!(work.handled.into_inner().unwrap(), (1..=last).collect());
+    site.stands_at(last).await;
     other.stop().await;
     site.stop().await;
 }
