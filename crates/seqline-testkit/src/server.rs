@@ -1,15 +1,18 @@
 //! PostgreSQL servers for tests: one that all tests of a process share, and servers of one's own.
 //!
-//! Their data lies in a temporary folder and is removed when the server is dropped or the process ends, however
-//! it ends. Nothing in here is bound to the runtime of the test that happened to start the server.
+//! Their data lies in a temporary folder, in memory where it need not last, and is removed when the server is dropped or the
+//! process ends, however it ends. Nothing in here is bound to the runtime of the test that happened to start the server.
 
 use std::future::Future;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
+use nix::sys::statvfs::statvfs;
 use seqline::embedded::{Durability, PostgresBinaries, PostgresServer, ServerConfig};
 use sqlx::Connection;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
+use tempfile::TempDir;
 use tokio::sync::{Mutex, OnceCell};
 use uuid::Uuid;
 
@@ -25,6 +28,13 @@ pub(crate) const SETTINGS: [(&str, &str); 6] = [
     ("log_checkpoints", "off"),
     ("log_autovacuum_min_duration", "-1"),
 ];
+
+/// Where files lie in memory. Each test has a database of hundreds of small files, made and removed again: on a disk that is a quarter of all
+/// that the processors do, and next to nothing here.
+const MEMORY: &str = "/dev/shm";
+
+/// Bytes that have to be free there, several times what a whole run needs at once: full memory is worse than a slow disk.
+const MEMORY_FREE_MIN: u64 = 8 * 1024 * 1024 * 1024;
 
 static SHARED: OnceCell<TestServer> = OnceCell::const_new();
 
@@ -138,9 +148,23 @@ pub(crate) async fn must<T>(work: impl Future<Output = anyhow::Result<T>>) -> T 
     }
 }
 
+/// A new folder for the data of a server.
+fn data_folder(durability: Durability) -> std::io::Result<TempDir> {
+    let mut folder = tempfile::Builder::new();
+    folder.prefix("seqline-test-");
+    match durability {
+        Durability::Fast if has_room(Path::new(MEMORY)) => folder.tempdir_in(MEMORY),
+        _ => folder.tempdir(),
+    }
+}
+
+fn has_room(folder: &Path) -> bool {
+    statvfs(folder).is_ok_and(|found| found.blocks_available() * found.fragment_size() >= MEMORY_FREE_MIN)
+}
+
 async fn start(durability: Durability, settings: &[(&str, &str)]) -> anyhow::Result<TestServer> {
     let binaries = PostgresBinaries::find(None)?;
-    let folder = tempfile::Builder::new().prefix("seqline-test-").tempdir().context("make a data folder")?;
+    let folder = data_folder(durability).context("make a data folder")?;
     let all = SETTINGS.iter().chain(settings).map(|(name, value)| (name.to_string(), value.to_string()));
     let config = ServerConfig {
         settings: all.collect(),
