@@ -182,9 +182,7 @@ async fn a_long_queue_of_committing_writers_does_not_keep_a_partition_from_being
     .await;
     let config = MaintenanceConfig {
         partition_max_age: Duration::ZERO,
-        // Each waits twice as long as the one before.
-        detach_lock_timeout_max: DEADLINE,
-        detach_attempts: 10,
+        detach_attempts: MaintenanceConfig::default().detach_attempts,
         detach_retry_pause: Duration::from_millis(10),
         ..config()
     };
